@@ -17,6 +17,7 @@ from torch.nn import functional
 from edgespec.training.text_pass import Given, Node, TextPass
 
 _ROWS = 64  # whose results are found at once
+_ROWS_BY_KEY = 16  # likewise where each number of a key has a decay of its own
 _UNIT_EPS = 1e-6  # of the normalization of queries and keys
 
 
@@ -34,7 +35,7 @@ def gated_delta(node: Node, rows: TextPass, given: Given) -> Tensor:
     x: Tensor = given[0].view(*rows.positions.shape, -1)
     weight, factor, bias, norm = given[1:5]
     sizes = _StateSizes.of(node)
-    shares = sizes.channels, sizes.values, sizes.value_heads, sizes.value_heads
+    shares = sizes.channels, sizes.values, sizes.value_heads, len(bias)
     own, gate, rates, steps = torch.split_with_sizes(x, shares, -1)
     mixed, recent = _convolved(node, rows, own, weight)
     parts = sizes.keys, sizes.keys, sizes.values
@@ -44,12 +45,14 @@ def gated_delta(node: Node, rows: TextPass, given: Given) -> Tensor:
         _of_length(sizes.by_key(queries), sizes.key_size**-0.5),
         _of_length(sizes.by_key(keys), 1.0),
         sizes.by_value(values),
-        rows.real(functional.softplus(steps + bias)) * factor,
+        sizes.by_decay(rows.real(functional.softplus(steps + bias)) * factor),
         rows.real(torch.sigmoid(rates)),
     )
     rows.keep(node.pool, (recent, state))
     result = functional.rms_norm(result, norm.shape, norm, node.attributes["eps"])
-    return (result.flatten(2) * functional.silu(gate)).flatten(0, 1)
+    sigmoid = node.attributes.get("activation") == "sigmoid"
+    gate = torch.sigmoid(gate) if sigmoid else functional.silu(gate)
+    return (result.flatten(2) * gate).flatten(0, 1)
 
 
 def state_space(node: Node, rows: TextPass, given: Given) -> Tensor:
@@ -69,7 +72,7 @@ def state_space(node: Node, rows: TextPass, given: Given) -> Tensor:
         sizes.by_key(queries),
         sizes.by_key(keys),
         given_values * steps.transpose(1, 2)[..., None],
-        steps * factor,
+        sizes.by_decay(steps * factor),
     )
     rows.keep(node.pool, (recent, state))
     result = result + skip[:, None] * given_values.transpose(1, 2)
@@ -120,6 +123,10 @@ class _StateSizes:
         """Returns values [B, L, values] by head, [B, heads, L, value size]."""
         return x.view(*x.shape[:2], self.value_heads, self.value_size).transpose(1, 2)
 
+    def by_decay(self, x: Tensor) -> Tensor:
+        """Returns decays [B, L, decays] by head, [B, heads, L, 1 or key size]."""
+        return x.view(*x.shape[:2], self.value_heads, -1).transpose(1, 2)
+
 
 def _of_length(x: Tensor, length: float) -> Tensor:
     size = x.shape[-1]
@@ -168,27 +175,40 @@ def _read(
         queries: [B, heads, L, key size].
         keys: the same.
         values: [B, heads, L, value size].
-        decays: [B, L, heads], their logarithms.
+        decays: [B, heads, L, 1 or key size], their logarithms.
         rates: [B, L, heads].
     """
     results = []
-    for start in range(0, decays.shape[1], _ROWS):
-        part = slice(start, start + _ROWS)
-        query, key, value = (each[:, :, part] for each in (queries, keys, values))
-        total = decays[:, part].transpose(1, 2).cumsum(-1)
-        later = total.new_ones(total.shape[-1], total.shape[-1], dtype=torch.bool).triu(1)
+    step = _ROWS if decays.shape[-1] == 1 else _ROWS_BY_KEY
+    for start in range(0, decays.shape[2], step):
+        part = slice(start, start + step)
+        query, key, value, decay = (each[:, :, part] for each in (queries, keys, values, decays))
+        total = decay.cumsum(2)
+        later = total.new_ones(total.shape[2], total.shape[2], dtype=torch.bool).triu(1)
         # What is left of each row's part at each row, and of the state.
-        fade = (total[..., :, None] - total[..., None, :]).masked_fill(later, -torch.inf).exp()
-        since = total.exp()[..., None]
+        fade = total[..., :, None, :] - total[..., None, :, :]
+        fade = fade.masked_fill(later[..., None], -torch.inf).exp()
+        since = total.exp()
         if rates is not None:
             rate = rates[:, part].transpose(1, 2)[..., None]
-            alike = key @ key.transpose(-1, -2) * fade
-            missing = value - key @ state * since
+            missing = value - (key * since) @ state
             value = torch.linalg.solve_triangular(
-                rate * alike, rate * missing, upper=False, unitriangular=True
+                rate * _alike(key, key, fade), rate * missing, upper=False, unitriangular=True
             )
-        seen = query @ key.transpose(-1, -2) * fade
-        results.append(query @ state * since + seen @ value)
-        left = fade[..., -1, :, None] * value
-        state = state * since[..., -1:, :] + key.transpose(-1, -2) @ left
+        results.append((query * since) @ state + _alike(query, key, fade) @ value)
+        left = (key * fade[..., -1, :, :]).transpose(-1, -2)
+        state = state * since[..., -1, :, None] + left @ value
     return torch.cat(results, 2).transpose(1, 2), state
+
+
+def _alike(x: Tensor, keys: Tensor, fade: Tensor) -> Tensor:
+    """Returns how alike rows are to what is left of the keys that they see, [B, heads, L, L].
+
+    Args:
+        x: [B, heads, L, key size].
+        keys: the same.
+        fade: [B, heads, L, L, 1 or key size].
+    """
+    if fade.shape[-1] == 1:
+        return x @ keys.transpose(-1, -2) * fade[..., 0]
+    return (x[..., None, :] * fade * keys[..., None, :, :]).sum(-1)

@@ -27,8 +27,9 @@ class Moves(NamedTuple):
         queries: all heads' side by side.
         keys: likewise.
         values: likewise, what is added to states.
-        decays: logarithms, a number for each head.
-        rates: of the gated delta rule, likewise; empty: keys and values are added as they are.
+        decays: logarithms, a number for each head, or for each of its keys' numbers.
+        rates: of the gated delta rule, a number for each head; empty: keys and values are added as
+            they are.
     """
 
     queries: str
@@ -157,7 +158,7 @@ class FusedGatedDelta(FusedRecurrence):
         """See `RecurrentLayer`."""
         g = self._graph
         x = self._low.value(self._names["x"])
-        sizes = self._channels, self._heads, self._heads
+        sizes = self._channels, self._heads, self._decays
         values = self._heads * self._size
         own, gate, rates, steps = self._apart(x, self._channels, values, *sizes[1:])
         kept = g.op("Concat", own, rates, steps, axis=1)
@@ -166,10 +167,22 @@ class FusedGatedDelta(FusedRecurrence):
         queries, keys, mixed = self._apart(mixed, width, width, values)
         queries = self._of_heads(queries, self._key_size**-0.5)
         keys = self._of_heads(keys, 1.0)
-        decays, rates = self._steps_of([steps, rates], 2)
+        if self._decay_size == 1:
+            decays, rates = self._steps_of([steps, rates], 2)
+        else:  # the operator has as many of both
+            (decays,) = self._steps_of([steps], 1)
+            rates = g.op("Sigmoid", rates)
         y = self._by_row(self._moved(Moves(queries, keys, mixed, decays, rates)))
         weight = self._low.value(self._names["norm"])
-        return g.op("GatedRMSNorm", y, weight, gate, domain=CONTRIB, epsilon=self._eps)
+        return g.op(
+            "GatedRMSNorm",
+            y,
+            weight,
+            gate,
+            domain=CONTRIB,
+            epsilon=self._eps,
+            activation=self._activation,
+        )
 
     def _of_heads(self, x: str, length: float) -> str:
         """Emits keys or queries of this length, side by side."""

@@ -38,7 +38,7 @@ GRAPH, DATA = "portable.onnx", "portable.data"
 """Files of a portable graph and of its weights."""
 HALVES, HALVES_DATA = "halves.onnx", "halves.data"
 """Likewise of its form in half precision, which has levels of weights in `DATA`, too."""
-VERSION = 11
+VERSION = 12
 """Raised by whoever changes what `lower` writes, so that graphs in caches are made again."""
 
 # Inputs of the native graph that tell which rows a row follows, and where it is kept.

@@ -83,13 +83,15 @@ class Lowering:
         self._constants = {
             each.name: each for each in native.initializer if each.name not in self._tiles
         }
+        self._grafted: set[str] = set()
         self._folder = folder
         self.weights = PortableWeights(graph, data, accuracy, half)
 
     def value(self, name: str) -> str:
         """Returns the name of a value of the native graph here; empty for one that is left out."""
-        if name in self._constants:
-            self.graph.graft([], [self._constants.pop(name)])
+        if name in self._constants and name not in self._grafted:
+            self._grafted.add(name)
+            self.graph.graft([], [self._constants[name]])
         if parts := self.parts_of_sum(name):
             self._values[name] = self.graph.op("Add", *parts)
         return self._values.get(name, name)
@@ -139,6 +141,8 @@ class Lowering:
             **attributes(node),
         )
         self._values |= zip(node.output, names, strict=True)
+        if node.op_type == "Split" and len(node.input) > 1 and attributes(node)["axis"] == 1:
+            self.widths |= zip(node.output, self.array(node.input[1]).tolist(), strict=True)
         like = node.input[node.op_type == "Where"]
         if node.op_type in _AS_WIDE and like in self.widths:
             self.widths[node.output[0]] = self.widths[like]

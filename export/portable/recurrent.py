@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from functools import partial
 from typing import ClassVar, NamedTuple
 
 import numpy as np
@@ -54,9 +55,10 @@ class Held(NamedTuple):
         all_keys: of recent rows and these, [.., key size, Q + S].
         added: what recent rows have added, [.., Q, columns].
         fade: how much is left of what each row has added, [.., S, Q + S]; 0 where it is not seen.
-        since: how much is left of the state, [.., S, 1].
-        last_fade: what is left at the state that the call returns, [.., 1, Q + S].
-        last_since: likewise, [.., 1, 1].
+            Where keys have decays of their own, that of keys, [.., S, key size, Q + S].
+        since: how much is left of the state, [.., S, decay size].
+        last_fade: what is left at the state that the call returns, [.., decay size, Q + S].
+        last_since: likewise, [.., decay size, 1].
     """
 
     state: str
@@ -97,9 +99,12 @@ class RecurrentLayer(ABC):
         self._heads: int = own["value_heads"]
         self._key_size: int = own["key_size"]
         self._size: int = own["value_size"]
+        self._decay_size: int = own.get("decay_size", 1)
+        self._activation: str = own.get("activation", "silu")
         self._eps: float = own["eps"]
         self._group = self._heads // self._keys
         self._columns = -(-self._size // _LANES) * _LANES
+        self._decays = self._heads * self._decay_size
         self._channels = 2 * self._keys * self._key_size + self._heads * self._size
         low.widths[node.output[0]] = self._heads * self._size
 
@@ -148,7 +153,7 @@ class StandardRecurrence(RecurrentLayer):
         self._parts = (
             self._channels,
             self._keys * self._key_size,
-            self._heads,
+            self._decays,
             self._heads * self._columns,
         )
         self._recent = self._apart(
@@ -167,7 +172,7 @@ class StandardRecurrence(RecurrentLayer):
         return silu(self._low, y)
 
     def _steps(self, x: str) -> str:
-        """Emits the steps of heads, [S, heads]."""
+        """Emits the steps of heads, [S, heads * decay size]."""
         g = self._graph
         x = g.op("Add", x, self._low.value(self._names["bias"]))
         if not self._low.half:
@@ -190,7 +195,7 @@ class StandardRecurrence(RecurrentLayer):
             keys: by head.
             queries: by head.
             values: by head.
-            steps: [S, heads].
+            steps: [S, heads * decay size].
 
         Returns:
             [S, heads * size].
@@ -201,9 +206,8 @@ class StandardRecurrence(RecurrentLayer):
         held = self._held(keys, decays)
         new = self._added(held, values)
         added = g.op("Concat", held.added, new, axis=2)
-        seen = g.op("Mul", g.op("MatMul", queries, held.all_keys), held.fade)
-        y = g.op("Mul", g.op("MatMul", queries, held.state), held.since)
-        y = g.op("Add", y, g.op("MatMul", seen, added))
+        y = g.op("MatMul", self._alike(queries, held), added)
+        y = g.op("Add", self._of_state(queries, held), y)
         self._keep_rows(own, keys, g.op("Exp", decays), new)
         self._keep_state(held, added)
         if self._columns != self._size:
@@ -215,39 +219,64 @@ class StandardRecurrence(RecurrentLayer):
 
         Args:
             keys: by head.
-            decays: their logarithms, [S, heads].
+            decays: their logarithms, [S, heads * decay size].
         """
+        g = self._graph
+        recent_keys = self._by_head(self._recent[1], 1, self._key_size)
+        both = g.op("Concat", recent_keys, keys, axis=2)
+        all_keys = g.op("Transpose", both, perm=[0, 1, 3, 2])
+        dims = [self._heads, self._key_size, self._columns]
+        state = g.input(self._names["states"], FLOAT, dims)
+        return Held(
+            g.op("Reshape", state, g.ints(self._keys, self._group, *dims[1:])),
+            keys,
+            all_keys,
+            self._by_head(self._recent[3], self._group, self._columns),
+            *self._left(decays, all_keys),
+        )
+
+    def _left(self, decays: str, all_keys: str) -> tuple[str, str, str, str]:
+        """Emits `fade`, `since`, `last_fade` and `last_since` of `Held`."""
         g = self._graph
         once = self._low.once
         lines = once("lines", lambda: g.input("lines", FLOAT, ["S+1", "Q+S"]))
         unseen = once("unseen", lambda: g.input("unseen", FLOAT, ["Q+S", "Q+S+1"]))
         least = g.constant(np.exp(np.float32(_FAINTEST)), np.float32)
         recent = g.op("Log", g.op("Max", self._recent[2], least))
-        every = self._by_head(g.op("Concat", recent, decays, axis=0), self._group, 1)
-        every = g.op("Reshape", every, g.ints(self._keys, self._group, 1, -1))
+        every = g.op("Concat", recent, decays, axis=0)
+        every = g.op("Reshape", every, g.ints(-1, self._keys, self._group, self._decay_size))
+        every = g.op("Transpose", every, perm=[1, 2, 3, 0])
+        wide = self._decay_size > 1
+        if wide:  # below, dimensions are then [.., rows, decay size, Q + S]
+            every = g.op("Unsqueeze", every, g.ints(2))
+            lines = once("wide lines", partial(g.op, "Unsqueeze", lines, g.ints(1)))
         # Sums of the decays between two rows, and not differences of sums, which few bits spoil.
         left = g.op("Exp", g.op("MatMul", g.op("Mul", lines, every), unseen))
         first, last, end = g.ints(0), g.ints(-1), g.ints(_END)
-        rows, columns = g.ints(2), g.ints(3)
+        rows, columns = g.ints(2), g.ints(-1)
         fades = g.op("Mul", g.op("Slice", left, first, last, columns), lines)
         since = g.op("Slice", left, last, end, columns)
         fade, since_rows = (g.op("Slice", each, first, last, rows) for each in (fades, since))
         last_fade, last_since = (g.op("Slice", each, last, end, rows) for each in (fades, since))
-        dims = [self._heads, self._key_size, self._columns]
-        state = g.input(self._names["states"], FLOAT, dims)
-        state = g.op("Reshape", state, g.ints(self._keys, self._group, *dims[1:]))
-        recent_keys = self._by_head(self._recent[1], 1, self._key_size)
-        both = g.op("Concat", recent_keys, keys, axis=2)
-        return Held(
-            state,
-            keys,
-            g.op("Transpose", both, perm=[0, 1, 3, 2]),
-            self._by_head(self._recent[3], self._group, self._columns),
-            fade,
-            since_rows,
-            last_fade,
-            last_since,
-        )
+        if wide:
+            fade = g.op("Mul", fade, g.op("Unsqueeze", all_keys, g.ints(2)))
+            since_rows = g.op("Squeeze", since_rows, columns)
+            last_fade, last_since = (
+                g.op("Squeeze", each, rows) for each in (last_fade, last_since)
+            )
+        return fade, since_rows, last_fade, last_since
+
+    def _alike(self, x: str, held: Held) -> str:
+        """Emits how alike queries or keys are to what is left of keys they see, [.., S, Q + S]."""
+        g = self._graph
+        if self._decay_size == 1:
+            return g.op("Mul", g.op("MatMul", x, held.all_keys), held.fade)
+        x = g.op("Unsqueeze", x, g.ints(3))
+        return g.op("Squeeze", g.op("MatMul", x, held.fade), g.ints(3))
+
+    def _of_state(self, x: str, held: Held) -> str:
+        """Emits what queries or keys read of the state before, [.., S, columns]."""
+        return self._graph.op("MatMul", self._graph.op("Mul", x, held.since), held.state)
 
     def _keep_rows(self, own: str, keys: str, decays: str, new: str) -> None:
         """Emits what the runtime keeps of rows."""
@@ -260,9 +289,9 @@ class StandardRecurrence(RecurrentLayer):
     def _keep_state(self, held: Held, added: str) -> None:
         """Emits the state that the call returns."""
         g = self._graph
-        left = g.op("Mul", g.op("Transpose", held.last_fade, perm=[0, 1, 3, 2]), added)
+        left = g.op("Mul", held.all_keys, held.last_fade)
         moved = g.op("Mul", held.state, held.last_since)
-        moved = g.op("Add", moved, g.op("MatMul", held.all_keys, left))
+        moved = g.op("Add", moved, g.op("MatMul", left, added))
         dims = [self._heads, self._key_size, self._columns]
         moved = g.op("Reshape", moved, g.ints(*dims))
         g.output(f"new.{self._names['states']}", moved, FLOAT, dims)

@@ -34,7 +34,8 @@ class StandardGatedDelta(StandardRecurrence):
         g = self._graph
         values = self._heads * self._size
         x = self._low.value(self._names["x"])
-        own, gate, rates, steps = self._apart(x, self._parts[0], values, self._heads, self._heads)
+        sizes = self._channels, values, self._heads, self._decays
+        own, gate, rates, steps = self._apart(x, *sizes)
         self._rates = self._of_heads(g.op("Sigmoid", rates))
         width = self._parts[1]
         queries, keys, mixed = self._apart(self._mixed(own), width, width, values)
@@ -45,17 +46,17 @@ class StandardGatedDelta(StandardRecurrence):
         y = g.op("Reshape", y, g.ints(-1, self._heads, self._size))
         weight = self._low.value(self._names["norm"])
         y = g.op("RMSNormalization", y, weight, axis=-1, epsilon=self._eps)
-        return g.op("Mul", g.op("Reshape", y, g.ints(-1, values)), silu(self._low, gate))
+        gate = g.op("Sigmoid", gate) if self._activation == "sigmoid" else silu(self._low, gate)
+        return g.op("Mul", g.op("Reshape", y, g.ints(-1, values)), gate)
 
     def _added(self, held: Held, values: str) -> str:
         """See `StandardRecurrence`: rate (v - k S), where S has what the row's ancestors add."""
         g = self._graph
         rows, recent = self._low.once("sizes", self._sizes)
-        alike = g.op("Mul", g.op("MatMul", held.keys, held.all_keys), held.fade)
+        alike = self._alike(held.keys, held)
         lengths = self._low.once("lengths", lambda: g.op("Concat", recent, rows, axis=0))
         old, new = g.multi_op("Split", alike, lengths, outputs=2, axis=3)
-        known = g.op("Mul", g.op("MatMul", held.keys, held.state), held.since)
-        known = g.op("Add", known, g.op("MatMul", old, held.added))
+        known = g.op("Add", self._of_state(held.keys, held), g.op("MatMul", old, held.added))
         missing = g.op("Mul", g.op("Sub", values, known), self._rates)
         return self._solved(g.op("Mul", new, self._rates), missing)
 

@@ -95,6 +95,7 @@ class Mamba:
             raise fields.unsupported(_LIMIT, "use a model whose steps have no limits")
         values = self.heads * self.head_size
         channels = values + 2 * self.groups * self.state_size
+        shift = f"{name}.conv1d.bias" if self.conv_bias else None
 
         def linear(part: str, in_features: int, out_features: int) -> Linear:
             bias = f"{name}.{part}.bias" if self.bias else None
@@ -103,12 +104,7 @@ class Mamba:
         return StateSpace(
             norm=norm,
             inner=linear("in_proj", hidden, values + channels + self.heads),
-            convolution=Convolution(
-                f"{name}.conv1d.weight",
-                channels,
-                self.kernel,
-                f"{name}.conv1d.bias" if self.conv_bias else None,
-            ),
+            convolutions=(Convolution(f"{name}.conv1d.weight", channels, self.kernel, shift),),
             log_decay=f"{name}.A_log",
             decay_bias=f"{name}.dt_bias",
             skip=f"{name}.D",

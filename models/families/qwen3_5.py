@@ -67,11 +67,11 @@ class Qwen3_5(PartialRotation):  # noqa: N801 - the model's name
         size = fields.integer("linear_conv_kernel_dim")
         return GatedDelta(
             norm=self.norm(f"{layer}.input_layernorm", hidden),
-            mixed=self.linear(f"{name}.in_proj_qkv", hidden, channels),
+            mixed=(self.linear(f"{name}.in_proj_qkv", hidden, channels),),
             gate=self.linear(f"{name}.in_proj_z", hidden, heads * value_size),
             rate=self.linear(f"{name}.in_proj_b", hidden, heads),
             decay=self.linear(f"{name}.in_proj_a", hidden, heads),
-            convolution=Convolution(f"{name}.conv1d.weight", channels, size),
+            convolutions=(Convolution(f"{name}.conv1d.weight", channels, size),),
             log_decay=f"{name}.A_log",
             decay_bias=f"{name}.dt_bias",
             # Alone among the norms, its weights are stored as they are.

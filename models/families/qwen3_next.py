@@ -49,8 +49,8 @@ class Qwen3Next(Qwen3_5, Qwen3Moe):
             both = f"{name}.in_proj_qkvz.weight"
             if both in tensors.names:  # some GGUF files have them apart
                 *mixed, gate = _columns(heads, layer.key_size, layer.key_size, values, values)
-                total = layer.mixed.out_features + layer.gate.out_features
-                parts[layer.mixed.weight] = TensorRows(both, np.concatenate(mixed), total)
+                total = layer.channels + layer.gate.out_features
+                parts[layer.mixed[0].weight] = TensorRows(both, np.concatenate(mixed), total)
                 parts[layer.gate.weight] = TensorRows(both, gate, total)
             rate, decay = _columns(heads, group, group)
             both = f"{name}.in_proj_ba.weight"

@@ -39,11 +39,6 @@ class AltUp(Compound):
     projections: tuple[Linear, ...]
     unembeddings: tuple[Linear, ...]
 
-    @property
-    def linears(self) -> tuple[Linear, ...]:
-        """Its matrices."""
-        return self.projections + self.unembeddings
-
 
 @dataclass(frozen=True)
 class LayerInputs(Compound):

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
 
 Shapes = dict[str, tuple[int, ...]]
 """Tensor name to shape."""
@@ -131,7 +131,7 @@ class Compound:
     @property
     def linears(self) -> tuple[Linear, ...]:
         """Its matrices."""
-        return tuple(each for each in vars(self).values() if isinstance(each, Linear))
+        return tuple(each for each in self._fields() if isinstance(each, Linear))
 
     @property
     def stacks(self) -> tuple[tuple[Linear, ...], ...]:
@@ -140,10 +140,14 @@ class Compound:
 
     def tensors(self) -> Shapes:
         """Names and shapes of its tensors, the matrices first."""
-        values = (each if isinstance(each, tuple) else (each,) for each in vars(self).values())
         kinds = Linear, Norm, Convolution, Compound
-        found = [each for part in values for each in part if isinstance(each, kinds)]
+        found = [each for each in self._fields() if isinstance(each, kinds)]
         return union(each.tensors() for each in (*self.linears, *found))
+
+    def _fields(self) -> Iterator[object]:
+        """Yields its fields, of a tuple each member."""
+        for value in vars(self).values():
+            yield from value if isinstance(value, tuple) else (value,)
 
 
 @dataclass(frozen=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 from edgespec.models.layers.elements import Compound, Convolution, Linear, Norm, Shapes
 
@@ -35,18 +36,20 @@ class Recurrence(Compound):
     multiple of k is added that depends on v, and the result is q S.
 
     Attributes:
-        convolution: Applied to queries, keys and values, with a SiLU behind it.
+        convolutions: Applied to queries, keys and values, with a SiLU behind them: one, or several
+            of channels side by side, which read equally many positions.
         log_decay: Name of a [value heads] tensor A, of which the decay is made.
-        decay_bias: Name of a [value heads] tensor that is added where it is made.
+        decay_bias: Name of a [value heads * decay_size] tensor that is added where it is made.
         result_norm: Applied to results; None: no normalization.
         key_heads: Number of query and key heads.
         value_heads: Number of value heads, a multiple of key_heads.
         key_size: Size of a key.
         value_size: Size of a value.
+        decay_size: Number of a head's decays: 1, or key_size where each row of S has its own.
     """
 
     norm: Norm | None
-    convolution: Convolution
+    convolutions: tuple[Convolution, ...]
     log_decay: str
     decay_bias: str
     result_norm: Norm | None
@@ -54,17 +57,22 @@ class Recurrence(Compound):
     value_heads: int
     key_size: int
     value_size: int
+    decay_size: int = 1
     post_norm: Norm | None = None
     output_factor: float = 1.0
 
     @property
-    def vectors(self) -> tuple[str, ...]:
-        """Names of its [value heads] tensors."""
-        return self.log_decay, self.decay_bias
+    def channels(self) -> int:
+        """Numbers of all queries, keys and values of a row."""
+        return 2 * self.key_heads * self.key_size + self.value_heads * self.value_size
 
     def tensors(self) -> Shapes:
         """Names and shapes of its tensors."""
-        return super().tensors() | dict.fromkeys(self.vectors, (self.value_heads,))
+        own: Shapes = {
+            self.log_decay: (self.value_heads,),
+            self.decay_bias: (self.value_heads * self.decay_size,),
+        }
+        return super().tensors() | own
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,21 +80,29 @@ class GatedDelta(Recurrence):
     """Linear attention by the gated delta rule (Yang et al., 2025).
 
     S is multiplied by exp(-exp(A) softplus(a + bias)), and k (rate (v - k S)) is added. Each head's
-    result is normalized, and multiplied by the SiLU of a gate.
+    result is normalized, and multiplied by the activation of a gate. In Kimi Delta Attention (Kimi
+    Team, 2025) each row of S has an a of its own.
 
     Attributes:
-        mixed: [hidden] to queries and keys of all key heads and values of all value heads.
-        gate: [hidden] to [value heads * value_size], the gates.
+        mixed: [hidden] to queries and keys of all key heads and values of all value heads: one, or
+            several whose results lie side by side.
+        gate: [hidden], or what `gate_in` gives, to [value heads * value_size], the gates.
         rate: [hidden] to [value heads]; its sigmoid is the rate.
-        decay: [hidden] to [value heads]; a.
+        decay: [hidden], or what `decay_in` gives, to [value heads * decay_size]; a.
         out: [value heads * value_size] to [hidden].
+        gate_in: [hidden] to the narrower row that `gate` reads; None: it reads the input.
+        decay_in: The same of `decay`.
+        activation: Activation of gates.
     """
 
-    mixed: Linear
+    mixed: tuple[Linear, ...]
     gate: Linear
     rate: Linear
     decay: Linear
     out: Linear
+    gate_in: Linear | None = None
+    decay_in: Linear | None = None
+    activation: Literal["silu", "sigmoid"] = "silu"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,10 +123,9 @@ class StateSpace(Recurrence):
     skip: str
     out: Linear
 
-    @property
-    def vectors(self) -> tuple[str, ...]:
-        """Names of its [value heads] tensors."""
-        return *super().vectors, self.skip
+    def tensors(self) -> Shapes:
+        """Names and shapes of its tensors."""
+        return super().tensors() | {self.skip: (self.value_heads,)}
 
 
 Recurrent = ShortConvolution | GatedDelta | StateSpace

@@ -131,11 +131,6 @@ class LatentAttention(Attention):
     values: tuple[Linear, ...]
 
     @property
-    def linears(self) -> tuple[Linear, ...]:
-        """Its matrices."""
-        return super().linears + self.keys + self.values
-
-    @property
     def stacks(self) -> tuple[tuple[Linear, ...], ...]:
         """See `Compound`: those of all heads."""
         return self.keys, self.values

@@ -33,35 +33,53 @@ void decays(const float* x, const float* bias, const float* factor, float* out, 
   }
 }
 
-void delta_step(const DeltaStep& step) {
-  const auto [from, to, keys, k, decay, unused] = step;  // no store may change these
-  const F added = load(step.added), factor = set(decay);
-  for (int64_t i = 0; i < keys; ++i)
+// `Each`: every key has a decay of its own, else all have one.
+template <bool Each>
+void delta_step_of(const DeltaStep& step) {
+  const auto [from, to, keys, k, decay, unused, given] = step;  // no store may change these
+  const F added = load(given), all = set(decay[0]);
+  for (int64_t i = 0; i < keys; ++i) {
+    const F factor = Each ? set(decay[i]) : all;
     store(to + 16 * i, fma(set(k[i]), added, mul(factor, load(from + 16 * i))));
+  }
 }
 
-void delta_row(const DeltaStep& step, const DeltaRow& row) {
+void delta_step(const DeltaStep& step) {
+  step.decays > 1 ? delta_step_of<true>(step) : delta_step_of<false>(step);
+}
+
+template <bool Each>
+void delta_row_of(const DeltaStep& step, const DeltaRow& row) {
   F by_k[2] = {set(0.0f), set(0.0f)}, by_q[2] = {set(0.0f), set(0.0f)};
   int64_t i = 0;
   const auto add_key = [&](int part) {
-    const F s = load(step.from + 16 * i);
+    F s = load(step.from + 16 * i);
+    if constexpr (Each) s = mul(set(step.decay[i]), s);
     by_k[part] = fma(set(step.k[i]), s, by_k[part]);
     by_q[part] = fma(set(row.q[i]), s, by_q[part]);
     ++i;
   };
   while (i + 2 <= step.keys) add_key(0), add_key(1);
   if (i < step.keys) add_key(0);
-  const F decay = set(step.decay);
-  const F error = sub(load(row.v), mul(decay, add(by_k[0], by_k[1])));
-  const F added = mul(set(row.rate), error);
+  F known = add(by_k[0], by_k[1]), asked = add(by_q[0], by_q[1]);
+  if constexpr (!Each) {
+    const F decay = set(step.decay[0]);
+    known = mul(decay, known);
+    asked = mul(decay, asked);
+  }
+  const F added = mul(set(row.rate), sub(load(row.v), known));
   store(step.added, added);
-  store(row.result, fma(added, set(row.likeness), mul(decay, add(by_q[0], by_q[1]))));
-  if (step.to) delta_step(step);
+  store(row.result, fma(added, set(row.likeness), asked));
+  if (step.to) delta_step_of<Each>(step);
+}
+
+void delta_row(const DeltaStep& step, const DeltaRow& row) {
+  step.decays > 1 ? delta_row_of<true>(step, row) : delta_row_of<false>(step, row);
 }
 
 void state_row(const DeltaStep& step, const float* q, float* result) {
-  const auto [from, to, keys, k, decay, given] = step;
-  const F added = load(given), factor = set(decay);
+  const auto [from, to, keys, k, decay, unused, given] = step;
+  const F added = load(given), factor = set(decay[0]);
   F by_q[2] = {set(0.0f), set(0.0f)};
   for (int64_t i = 0; i < keys; ++i) {
     const F after = fma(set(k[i]), added, mul(factor, load(from + 16 * i)));

@@ -3,28 +3,31 @@
 //
 // Inputs, with S rows, B sequences, a pool of C slots for rows and one of N slots for states. With
 // H value heads, channels are 2 * key_heads * key_size + H * value_size; strips are 16 columns of a
-// state, ceil(value_size / 16); a row of the pool has channels + key_heads * key_size + H +
-// H * strips * 16 numbers.
-//   0 x [S, channels + H * value_size + 2 * H] float32: queries, keys and values before the
+// state, ceil(value_size / 16); D are decays, H * decay_size; a row of the pool has channels +
+// key_heads * key_size + D + H * strips * 16 numbers.
+//   0 x [S, channels + H * value_size + H + D] float32: queries, keys and values before the
 //     convolution; gates; rates b; decays a
 //   1 weight [size, channels] float32, that of the row itself last
-//   2 factor [H], 3 bias [H] float32: a head's decay is exp(factor * softplus(a + bias))
+//   2 factor [D], 3 bias [D] float32: a decay is exp(factor * softplus(a + bias))
 //   4 norm [value_size] float32
 //   5 pool [C, numbers] float32: written in place
 //   6 states [N, H, strips, key_size, 16] float32: written in place
 //   7 write, 8 parent, 9 sequence, 10 recent, 11 starts: int32, like TreeAttention's, with slots of
 //     this pool; `recent` has a sequence's last committed rows
 //   12 carry [B, 4] int32: of each sequence `from`, `to`, `held` and `certain`, see states.h
-// Output [S, H * value_size]: norm(result) * silu(gate). Attributes: key_heads, value_heads,
-// key_size, value_size; eps, of the norm.
+// Output [S, H * value_size]: norm(result) * activation(gate). Attributes: key_heads, value_heads,
+// key_size, value_size; decay_size, 1 or key_size, 1 if there is none; activation, silu if there is
+// none, or sigmoid; eps, of the norm.
 //
 // A state S becomes S decay + k added by a row, where added = rate (v - k S decay), and the row's
-// result is its q times that. A row is computed from its parent's state, and nothing else, always by
-// the same operations; so its bits are the same wherever states were stored between.
+// result is its q times that. Where keys have decays of their own, each row of S is multiplied by its
+// own. A row is computed from its parent's state, and nothing else, always by the same operations; so
+// its bits are the same wherever states were stored between.
 //
-// Yang et al., 2025.
+// Yang et al., 2025; Kimi Team, 2025 (decays of keys).
 #include <cmath>
 #include <cstring>
+#include <string>
 
 #include "kernels.h"
 #include "recurrent.h"
@@ -37,17 +40,22 @@ constexpr float UnitEps = 1e-6f;  // of the normalization of queries and keys
 
 class GatedDelta : public Operator {
  public:
-  explicit GatedDelta(const Attributes& a) : sizes_(a), eps_(a.real("eps", 0.0f)) {}
+  explicit GatedDelta(const Attributes& a) : sizes_(a), eps_(a.real("eps", 0.0f)) {
+    const std::string activation = a.text("activation");
+    sigmoid_ = activation == "sigmoid";
+    if (!sigmoid_ && activation != "silu" && !activation.empty())
+      refuse("activation '%s' is not known", activation.c_str());
+  }
 
   void compute(const Call& call) override {
     const int64_t heads = sizes_.value_heads, channels = sizes_.channels(), values = sizes_.values();
     const int64_t key_heads = sizes_.key_heads, size = sizes_.value_size;
     const Tensor x = call.input(0), factor = call.input(2), bias = call.input(3);
     const Tensor norm = call.input(4), pool = call.input(5);
-    const int64_t width = channels + values + 2 * heads;
+    const int64_t decays = sizes_.decays(), width = channels + values + heads + decays;
     x.check("x", F32, {-1, width});
-    factor.check("factor", F32, {heads});
-    bias.check("bias", F32, {heads});
+    factor.check("factor", F32, {decays});
+    bias.check("bias", F32, {decays});
     norm.check("norm", F32, {size});
     const Convolution convolution = convolution_of(call.input(1), channels, pool, sizes_.numbers());
     const int64_t rows = x.dims[0];
@@ -76,7 +84,7 @@ class GatedDelta : public Operator {
       std::fill_n(rates, heads, 1.0f);
       kernels().sigmoid_gate(gates, rates, heads);
       kernels().decays(gates + heads, bias.as<float>(), factor.as<float>(),
-                       kept + sizes_.decay_at(), nullptr, heads);
+                       kept + sizes_.decay_at(), nullptr, decays);
     });
     tree.run(
         call,
@@ -91,8 +99,10 @@ class GatedDelta : public Operator {
         },
         [&](int64_t r, int64_t h, float* result) {
           const float* gate = x.as<float>() + r * width + channels + h * size;
-          kernels().norm(result, norm.as<float>(), eps_, result, size);
-          kernels().gate({Gate::Silu, 1.0f, 0.0f}, gate, result, out + r * values + h * size, size);
+          float* to = out + r * values + h * size;
+          kernels().norm(result, norm.as<float>(), eps_, to, size);
+          if (sigmoid_) kernels().sigmoid_gate(gate, to, size);
+          else kernels().gate({Gate::Silu, 1.0f, 0.0f}, gate, to, to, size);
         });
   }
 
@@ -121,6 +131,7 @@ class GatedDelta : public Operator {
 
   StateSizes sizes_;
   float eps_;
+  bool sigmoid_;  // whether gates are, and not SiLUs
 };
 
 }  // namespace

@@ -88,17 +88,19 @@ struct AttendBlock {
   float* scratch;                         // 2 * 64 * dim + 64 * queries floats
 };
 
-// What a row adds to 16 columns of a state [keys, 16]: to = from * decay + k added.
+// What a row adds to 16 columns of a state [keys, 16]: to = from * decay + k added, where all keys
+// have one decay, or each has its own.
 struct DeltaStep {
   const float* from;
   float* to;  // may be `from`; null: only the row's result is wanted
   int64_t keys;
   const float* k;
-  float decay;
-  float* added;  // [16]
+  const float* decay;  // [decays]
+  int64_t decays;      // 1, or as many as keys
+  float* added;        // [16]
 };
 
-// added = rate (v - k from decay), result = q to, which is q from decay + likeness * added.
+// added = rate (v - k (from decay)), result = q to, which is q (from decay) + likeness * added.
 struct DeltaRow {
   const float* q;
   const float* v;   // [16]
@@ -133,7 +135,7 @@ struct Kernels {
                  int64_t n);
   void (*delta_step)(const DeltaStep& step);
   void (*delta_row)(const DeltaStep& step, const DeltaRow& row);
-  // The step, and result [16] = q to.
+  // The step, of one decay, and result [16] = q to.
   void (*state_row)(const DeltaStep& step, const float* q, float* result);
 };
 

@@ -29,7 +29,9 @@ namespace {
 
 class StateSpace : public Operator {
  public:
-  explicit StateSpace(const Attributes& a) : sizes_(a), eps_(a.real("eps", 0.0f)) {}
+  explicit StateSpace(const Attributes& a) : sizes_(a), eps_(a.real("eps", 0.0f)) {
+    if (sizes_.decay_size != 1) refuse("%lld decays of a head", (long long)sizes_.decay_size);
+  }
 
   void compute(const Call& call) override {
     const int64_t heads = sizes_.value_heads, channels = sizes_.channels(), values = sizes_.values();

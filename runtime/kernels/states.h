@@ -2,8 +2,8 @@
 //
 // A state has 16 columns a strip, [strips, key_size, 16] a head. A row multiplies it by a decay and
 // adds k added, where added may depend on the state. What it adds lies in its slot of the pool, a row
-// of channels + key_heads * key_size + value_heads * (1 + strips * 16) numbers: what a convolution
-// reads, keys, decays, added.
+// of channels + key_heads * key_size + value_heads * (decay_size + strips * 16) numbers: what a
+// convolution reads, keys, decays, added. All keys of a head have one decay, or each has its own.
 //
 // A sequence's state is read from slot `from` (-1: zeros, a text begins). It has the sequence's
 // committed rows up to the first `held` of `recent`. The others are added: what each adds lies in
@@ -30,22 +30,26 @@
 namespace edgespec {
 
 struct StateSizes {
-  int64_t key_heads, value_heads, key_size, value_size;
+  int64_t key_heads, value_heads, key_size, value_size, decay_size;
 
   explicit StateSizes(const Attributes& a)
       : key_heads(a.integer("key_heads", 0)),
         value_heads(a.integer("value_heads", 0)),
         key_size(a.integer("key_size", 0)),
-        value_size(a.integer("value_size", 0)) {
+        value_size(a.integer("value_size", 0)),
+        decay_size(a.integer("decay_size", 1)) {
     if (key_heads < 1 || value_heads < 1 || value_heads > 4096 || value_heads % key_heads ||
         key_size < 1 || key_size > MostSize || value_size < 1 || value_size > MostSize)
       refuse("%lld heads of %lld with %lld key heads of %lld", (long long)value_heads,
              (long long)value_size, (long long)key_heads, (long long)key_size);
+    if (decay_size != 1 && decay_size != key_size)
+      refuse("%lld decays of %lld keys", (long long)decay_size, (long long)key_size);
   }
 
   int64_t keys() const { return key_heads * key_size; }
   int64_t values() const { return value_heads * value_size; }
   int64_t channels() const { return 2 * keys() + values(); }
+  int64_t decays() const { return value_heads * decay_size; }
   int64_t key_head(int64_t head) const { return head * key_heads / value_heads; }
   int64_t strips() const { return (value_size + 15) / 16; }
   int64_t padded() const { return 16 * strips(); }
@@ -53,7 +57,7 @@ struct StateSizes {
   // Where parts of a row of the pool begin, behind the channels.
   int64_t key_at() const { return channels(); }
   int64_t decay_at() const { return channels() + keys(); }
-  int64_t added_at() const { return decay_at() + value_heads; }
+  int64_t added_at() const { return decay_at() + decays(); }
   int64_t numbers() const { return added_at() + value_heads * padded(); }
 
   static constexpr int64_t MostSize = 1024;
@@ -183,7 +187,8 @@ class StateTree {
       float* kept = slot(number);
       return DeltaStep{before, after, sizes_.key_size,
                        kept + sizes_.key_at() + sizes_.key_head(h) * sizes_.key_size,
-                       kept[sizes_.decay_at() + h],
+                       kept + sizes_.decay_at() + h * sizes_.decay_size,
+                       sizes_.decay_size,
                        kept + sizes_.added_at() + h * sizes_.padded() + 16 * s};
     };
     float* after = to < 0 ? homes : stored(to);

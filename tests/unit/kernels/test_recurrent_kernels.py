@@ -28,6 +28,8 @@ class Layer:
     key_size: int = 0
     value_size: int = 0
     normed: bool = True
+    decay_size: int = 1
+    activation: str = ""
 
     @property
     def strips(self):
@@ -35,7 +37,7 @@ class Layer:
 
     @property
     def numbers(self):
-        own = self.key_heads * self.key_size + self.heads * (1 + 16 * self.strips)
+        own = self.key_heads * self.key_size + self.heads * (self.decay_size + 16 * self.strips)
         return self.channels + own
 
     def outputs(self, call, pool, states, threads=1):
@@ -43,6 +45,7 @@ class Layer:
         own = call.arrays()
         if not self.heads:
             return run_node(self.operator, [x, self.weight, pool, *own[:-1]], threads=threads)
+        more = {"decay_size": self.decay_size, "activation": self.activation}
         return run_node(
             self.operator,
             [x, self.weight, *self.vectors, pool, states, *own],
@@ -52,14 +55,15 @@ class Layer:
             key_size=self.key_size,
             value_size=self.value_size,
             eps=1e-6,
+            **(more if self.activation else {}),
         )
 
     @property
     def rows(self):
         width = 3 * self.channels
         if self.heads:
-            more = 2 if self.operator == "GatedDelta" else 1
-            width = self.channels + self.heads * (self.value_size + more)
+            more = 1 if self.operator == "GatedDelta" else 0
+            width = self.channels + self.heads * (self.value_size + more + self.decay_size)
         return drawn(1, VOCABULARY, width)
 
     @property
@@ -68,8 +72,8 @@ class Layer:
 
     @property
     def vectors(self):
-        factor = -(drawn(3, self.heads) ** 2)
-        bias = drawn(4, self.heads)
+        factor = -(drawn(3, self.heads * self.decay_size) ** 2)
+        bias = drawn(4, self.heads * self.decay_size)
         if self.operator == "GatedDelta":
             return factor, bias, drawn(5, self.value_size)
         shift = drawn(5, self.channels)
@@ -85,10 +89,13 @@ def with_states(operator, kernel, key_heads, heads, key_size, value_size):
 
 CONVOLUTION = Layer("ShortConv", 3, 41)
 DELTA = with_states("GatedDelta", 4, 2, 4, 16, 32)
+ODD = with_states("GatedDelta", 2, 1, 3, 9, 21)
 KINDS = {
     "conv": CONVOLUTION,
     "delta": DELTA,
-    "odd": with_states("GatedDelta", 2, 1, 3, 9, 21),
+    "odd": ODD,
+    "delta-of-keys": replace(DELTA, decay_size=16, activation="sigmoid"),
+    "odd-of-keys": replace(ODD, decay_size=9, activation="silu"),
     "space": with_states("StateSpace", 4, 2, 4, 16, 32),
     "odd-space": with_states("StateSpace", 2, 3, 6, 9, 21),
     "space-without-norm": replace(with_states("StateSpace", 4, 2, 4, 8, 24), normed=False),
@@ -126,16 +133,17 @@ def expected(layer, text):
     factor, bias, norm = (each.astype(np.float64) for each in layer.vectors)
     gate, b, a = np.split(x[:, layer.channels :], [v[0].size, v[0].size + heads], axis=1)
     rate = 1 / (1 + np.exp(-b))
-    decay = np.exp(factor * np.logaddexp(0, a + bias))
+    decay = np.exp(factor * np.logaddexp(0, a + bias)).reshape(len(x), heads, -1, 1)
+    gate = 1 / (1 + np.exp(-gate)) if layer.activation == "sigmoid" else silu(gate)
     state = np.zeros((heads, layer.key_size, layer.value_size))
     results = []
     for row in range(len(x)):
-        state *= decay[row][:, None, None]
+        state *= decay[row]
         error = v[row] - np.einsum("hk,hkv->hv", k[row], state)
         state += np.einsum("hk,hv->hkv", k[row], rate[row][:, None] * error)
         result = np.einsum("hk,hkv->hv", q[row] / np.sqrt(layer.key_size), state)
         result /= np.sqrt((result**2).mean(-1, keepdims=True) + 1e-6)
-        results.append((result * norm).reshape(-1) * silu(gate[row]))
+        results.append((result * norm).reshape(-1) * gate[row])
     return np.array(results)
 
 
@@ -431,6 +439,20 @@ def test_what_cannot_be_is_refused(changed, message):
     runner = Runner(DELTA)
     with pytest.raises(InvalidArgument, match=message):
         DELTA.outputs(delta_call(**changed), runner.pool, runner.states)
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"decay_size": 3, "activation": "silu"}, "3 decays of 16 keys"),
+        ({"activation": "tanh"}, "activation 'tanh' is not known"),
+    ],
+)
+def test_what_no_layer_has_is_refused(changed, message):
+    layer = replace(DELTA, **changed)
+    runner = Runner(layer)
+    with pytest.raises(Exception, match=message):
+        layer.outputs(delta_call(), runner.pool, runner.states)
 
 
 def computed():

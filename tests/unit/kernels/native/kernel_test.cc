@@ -317,13 +317,15 @@ void test_elements(Comparison& compared, int n) {
   });
 }
 
-void test_states(Comparison& compared, int64_t keys) {
+void test_states(Comparison& compared, int64_t keys, int64_t decays) {
   Random random(uint64_t(3000 + keys));
   const std::vector<float> from = random.reals(keys * 16), k = random.reals(keys);
   const std::vector<float> q = random.reals(keys), v = random.reals(16), before = random.reals(16);
-  compared.run(named("delta", {int(keys)}), [&](const Kernels& table, Results& results) {
+  const std::vector<float> decay = random.reals(decays);
+  compared.run(named("delta", {int(keys), int(decays)}), [&](const Kernels& table, Results& results) {
     std::vector<float> to(from.size()), added = before, result(16);
-    const DeltaStep step{from.data(), to.data(), keys, k.data(), 0.875f, added.data()};
+    const DeltaStep step{from.data(),  to.data(), keys,        k.data(),
+                         decay.data(), decays,    added.data()};
     table.delta_step(step);
     results.add(to);
     const DeltaRow row{q.data(), v.data(), 0.7f, 0.3f, result.data()};
@@ -334,6 +336,7 @@ void test_states(Comparison& compared, int64_t keys) {
       results.add(to);
       results.add(added);
       results.add(result);
+      if (decays > 1) continue;
       table.state_row(own, q.data(), result.data());
       results.add(to);
       results.add(result);
@@ -349,7 +352,10 @@ int test_all() {
     for (const int64_t dim : {16, 80, 128})
       for (const int queries : {1, 2, 3, 4, 5, 8}) test_attention(compared, type, dim, queries);
   for (int n = 1; n <= 50; ++n) test_elements(compared, n);
-  for (const int64_t keys : {1, 2, 9, 64}) test_states(compared, keys);
+  for (const int64_t keys : {1, 2, 9, 64}) {
+    test_states(compared, keys, 1);
+    test_states(compared, keys, keys);
+  }
   return compared.finish();
 }
 
