@@ -82,6 +82,7 @@ class RoleWriter:
         """
         config = checkpoint.config
         decoder = checkpoint.decoder
+        inputs = decoder.layer_inputs
         with stored(name, checkpoint, self.options, self.calibration, self.folder) as storage:
             weights, native = self._written(name, checkpoint, storage)
         tables = [rope_table(rope_name, rope) for rope_name, rope in decoder.ropes.items()]
@@ -107,7 +108,7 @@ class RoleWriter:
             ropes=tuple(table for table in tables if table is not default),
             mask_token=config.mask_token,
             tokenizer=tokenizer,
-            layer_inputs=0 if decoder.layer_inputs is None else decoder.layer_inputs.norm.size,
+            layer_inputs=inputs.norm.size if inputs is not None and inputs.table else 0,
             embedding=_embedding(checkpoint),
             vision=self._vision(name, checkpoint, storage),
             both_ways=decoder.both_ways,

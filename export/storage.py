@@ -193,7 +193,7 @@ def _vocabulary(decoder: Decoder) -> frozenset[str]:
     """Returns the names of the output projection, and of tables by token."""
     names = {decoder.embedding, decoder.lm_head.weight}
     if decoder.layer_inputs is not None:
-        names |= {decoder.layer_inputs.table, decoder.layer_inputs.projection.weight}
+        names |= decoder.layer_inputs.tensors().keys() - decoder.layer_inputs.norm.tensors().keys()
     if decoder.altup is not None:
         names |= {each.weight for each in decoder.altup.linears}
     return frozenset(names)

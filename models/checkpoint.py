@@ -18,6 +18,7 @@ from edgespec.models.families.cohere2 import Cohere2
 from edgespec.models.families.cwm import Cwm
 from edgespec.models.families.deepseek_v2 import DeepseekV2
 from edgespec.models.families.distilbert import DistilBert
+from edgespec.models.families.embedding_gemma2 import EmbeddingGemma2
 from edgespec.models.families.encoder import Encoder
 from edgespec.models.families.ernie4_5 import Ernie4_5
 from edgespec.models.families.ernie4_5_moe import Ernie4_5Moe
@@ -104,6 +105,7 @@ ARCHITECTURES: Mapping[str, type[Llama]] = {
     "cwm": Cwm,
     "deepseek_v2": DeepseekV2,
     "distilbert": DistilBert,
+    "embedding_gemma2_text": EmbeddingGemma2,
     "ernie4_5": Ernie4_5,
     "ernie4_5_moe": Ernie4_5Moe,
     "eurobert": EuroBert,
@@ -284,7 +286,7 @@ def _embedding(decoder: Decoder, pooled: PoolingConfig) -> Decoder:
         decoder,
         embeds=True,
         context_length=min(length, pooled.length or length),
-        dense=pooled.dense,
+        dense=decoder.dense + pooled.dense,
         scorer=pooled.scorer or decoder.scorer,
     )
 
@@ -317,9 +319,9 @@ def _open_folder(path: Path) -> CheckpointParts:
     # Before the weights, which models of unknown types often have in other files.
     architecture = _architecture(text_group(fields) if composite else fields)
     pooled = read_pooled(path)
-    if issubclass(architecture, Encoder):
+    if architecture.embeds:
         pooled = pooled or UNTOLD
-    if composite and pooled is not None:
+    elif composite and pooled is not None:
         raise fields.unsupported("model_type", "use an embedding model of text alone")
     named: Callable[[str], str | None] = str if pooled is None else architecture.inner_name
     if composite:

@@ -211,11 +211,11 @@ class LayerGraph(ABC):
         """Emits the `layer_inputs` of so many layers, by token and its embedding."""
         g = self.graph
         size = inputs.norm.size
-        found = self.embedding(ids, inputs.table, inputs.scale)
+        found = self.embedding(ids, inputs.table, inputs.scale) if inputs.table else ""
         projected = self.linear(hidden, inputs.projection)
         projected = g.op("Reshape", projected, g.ints(0, -1, size))
         projected = g.op("Reshape", self.norm(projected, inputs.norm), g.ints(0, -1))
-        both = g.op("Add", projected, found)
+        both = g.op("Add", projected, found) if found else projected
         parts = [both]
         if count > 1:
             parts = g.multi_op("Split", both, outputs=count, axis=1, num_outputs=count)

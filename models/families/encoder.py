@@ -39,6 +39,7 @@ class Encoder(Llama):
             does.
     """
 
+    embeds = True
     prefixes: ClassVar[tuple[str, ...]] = ("model.",)
     renamed: ClassVar[Mapping[str, str]] = {}
     embedding: ClassVar[str] = "embeddings.word_embeddings.weight"

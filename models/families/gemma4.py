@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from edgespec.bundle.sublayers import DEFAULT_ROPE
 from edgespec.models.families.gemma2 import Gemma2
@@ -28,9 +28,13 @@ class Gemma4(Gemma2):
     """Gemma 2 with other heads in layers without a window, and a factor behind each layer.
 
     The last layers may read keys and values of earlier ones, and each layer an input of its own.
+
+    Attributes:
+        input_names: See `names` of `with_layer_inputs`.
     """
 
     models = "Gemma 4 E2B, E4B, 26B-A4B and 31B, text only"
+    input_names: ClassVar[tuple[str, str]] = ("", "")
     defaults = Gemma2.but(
         # Published configs leave out what is as here.
         vocab_size=262_144,
@@ -89,7 +93,7 @@ class Gemma4(Gemma2):
         )
         if not fields.get(SIZE):
             return decoder
-        return with_layer_inputs(decoder, config, self.mlp(0).activation)
+        return with_layer_inputs(decoder, config, self.mlp(0).activation, self.input_names)
 
     def arranged(self, tensors: TensorSource) -> TensorSource:
         """Returns the weights with each expert's matrices as tensors of their own."""

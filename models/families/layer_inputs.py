@@ -21,44 +21,48 @@ SIZE = "hidden_size_per_layer_input"
 _ROWS = "vocab_size_per_layer_input"
 
 
-def with_layer_inputs(decoder: Decoder, config: ModelConfig, activation: Activation) -> Decoder:
+def with_layer_inputs(
+    decoder: Decoder, config: ModelConfig, activation: Activation, names: tuple[str, str] = ("", "")
+) -> Decoder:
     """Returns a decoder of which each layer ends with an `Injection`.
 
     Args:
         decoder: The decoder without them.
-        config: Its config.
+        config: Its config, which has no rows if there is no table by token.
         activation: Activation of their gates.
+        names: What is put before names of what all layers share, and of what each has.
 
     Raises:
         CheckpointError: A field is missing or has an invalid value.
     """
     hidden = config.hidden_size
     size = config.fields.integer(SIZE)
-    rows = config.fields.integer(_ROWS)
+    table = "" if config.fields.get(_ROWS) is None else "model.embed_tokens_per_layer.weight"
+    rows = config.fields.integer(_ROWS, decoder.vocab_size)
     width = config.num_layers * size
-    # Table and projection are multiplied by sqrt(1 / 2), and the projection before its norm by
-    # sqrt(1 / hidden), which is the same as a larger epsilon.
+    # Table and projection are multiplied by sqrt(1 / 2), if there is a table, and the projection
+    # before its norm by sqrt(1 / hidden), which is the same as a larger epsilon.
     norm = Norm(
-        "model.per_layer_projection_norm.weight",
+        f"model.{names[0]}per_layer_projection_norm.weight",
         size,
         config.norm_eps * hidden,
-        factor=0.5**0.5,
+        factor=0.5**0.5 if table else 1.0,
     )
     inputs = LayerInputs(
-        table="model.embed_tokens_per_layer.weight",
+        table=table,
         shape=(rows, width),
         scale=(size / 2) ** 0.5,
-        projection=Linear("model.per_layer_model_projection.weight", hidden, width),
+        projection=Linear(f"model.{names[0]}per_layer_model_projection.weight", hidden, width),
         norm=norm,
     )
 
     def injected(index: int, layer: tuple[Sublayer, ...]) -> tuple[Sublayer, ...]:
-        name = f"model.layers.{index}"
+        name = f"model.layers.{index}.{names[1]}"
         injection = Injection(
-            gate=Linear(f"{name}.per_layer_input_gate.weight", hidden, size),
-            out=Linear(f"{name}.per_layer_projection.weight", size, hidden),
+            gate=Linear(f"{name}per_layer_input_gate.weight", hidden, size),
+            out=Linear(f"{name}per_layer_projection.weight", size, hidden),
             activation=activation,
-            post_norm=Norm(f"{name}.post_per_layer_input_norm.weight", hidden, config.norm_eps),
+            post_norm=Norm(f"{name}post_per_layer_input_norm.weight", hidden, config.norm_eps),
         )
         return (*layer, injection)
 

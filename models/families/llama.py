@@ -40,6 +40,7 @@ class Llama:
         norms_of_heads: The same of queries and keys.
         biased: What names of projections end with that have a bias if the config says so.
         heads_together: Whether these are of all heads as one vector, and not of each.
+        embeds: Whether its models make embeddings, or scores, and never text.
         beside: What names of tensors begin with that are for other uses of the model.
 
     Args:
@@ -65,6 +66,7 @@ class Llama:
     norms_of_heads: ClassVar[tuple[str, str]] = ("", "")
     heads_together: ClassVar[bool] = False
     biased: ClassVar[tuple[str, ...]] = ("",)
+    embeds: ClassVar[bool] = False
     beside: ClassVar[tuple[str, ...]] = ("lm_head.weight", "mtp.")  # see `models/heads/mtp.py`
 
     def __init__(self, config: ModelConfig, layers: str = "model.layers") -> None:

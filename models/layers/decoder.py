@@ -46,10 +46,10 @@ class LayerInputs(Compound):
 
     `norm(projection(e)) + scale * table[token]`, where e is the token's embedding, scaled as the
     residual stream begins with it. Both parts have the inputs of all layers side by side; the norm
-    is of each layer's.
+    is of each layer's. EmbeddingGemma 2 has the first part alone.
 
     Attributes:
-        table: Name of the [vocab_size, layers * size] tensor.
+        table: Name of the [vocab_size, layers * size] tensor; empty: there is none.
         shape: That shape.
         scale: Factor of its rows.
         projection: [hidden] to [layers * size].
@@ -64,7 +64,7 @@ class LayerInputs(Compound):
 
     def tensors(self) -> Shapes:
         """Names and shapes of its tensors."""
-        return {self.table: self.shape, **super().tensors()}
+        return ({self.table: self.shape} if self.table else {}) | super().tensors()
 
 
 @dataclass(frozen=True)

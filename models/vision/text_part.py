@@ -10,8 +10,9 @@ if TYPE_CHECKING:
     from collections.abc import Collection
 
 COMPOSITES = (
-    "gemma3", "gemma3n", "gemma4", "gemma4_unified", "idefics3", "internvl", "lfm2_vl", "llama4",
-    "mistral3", "qwen2_5_vl", "qwen3_5", "qwen3_5_moe", "qwen3_vl", "qwen3_vl_moe", "smolvlm",
+    "embedding_gemma2", "gemma3", "gemma3n", "gemma4", "gemma4_unified", "idefics3", "internvl",
+    "lfm2_vl", "llama4", "mistral3", "qwen2_5_vl", "qwen3_5", "qwen3_5_moe", "qwen3_vl",
+    "qwen3_vl_moe", "smolvlm",
 )  # fmt: skip
 """Each `model_type` whose config has the text part's in `text_config`."""
 
@@ -26,6 +27,7 @@ _SHARED = ("eos_token_id", "quantization_config", "tie_word_embeddings")
 _PREFIXES = {
     "language_model.model.": "model.",
     "language_model.lm_head.": "lm_head.",
+    "language_model.": "model.",
     "model.language_model.": "model.",
     "model.text_model.": "model.",
     "model.embed_tokens.": "model.embed_tokens.",

@@ -29,6 +29,15 @@ FULL_PRECISION = {
     "bert-first": {"pooling": "cls_token"},
     "camembert-mean": {"pad_token_id": 1},
     "distilbert-mean": {"hidden_dim": 160},
+    "embedding_gemma2_text-mean": {
+        "head_dim": 16,
+        "num_key_value_heads": 2,
+        "global_head_dim": 32,
+        "sliding_window": 8,
+        "layer_types": ["sliding_attention", "full_attention", "full_attention"],
+        "hidden_size_per_layer_input": 24,
+        "embedding_dim": 96,
+    },
     "eurobert-mean": {"num_key_value_heads": 2},
     "gte-first": {"pooling": "cls_token", "pad_token_id": 1},
     "gte-mean": {"type_vocab_size": 0},
@@ -241,6 +250,20 @@ def test_jinas_scores_fall_with_distance(tmp_path):
     edit_json(source / "config.json", feed_forward_type="original")
     with pytest.raises(UnsupportedModelError, match="feed_forward_type='original'"):
         load_checkpoint(source)
+
+
+def test_embeddinggemma_2_of_which_text_alone_is_read(made, tmp_path):
+    folder, _ = made("embedding_gemma2_text-mean")
+    source = copytree(folder / "checkpoint", tmp_path / "checkpoint")
+    told = json.loads((source / "config.json").read_text())
+    whole = {"model_type": "embedding_gemma2", "text_config": told}
+    (source / "config.json").write_text(json.dumps(whole))
+    file = source / "model.safetensors"
+    tensors = {f"language_model.{name}": each for name, each in load_file(file).items()}
+    save_file({**tensors, "vision_tower.x": np.zeros(1, np.float32)}, file)
+    export.make(source, tmp_path / "bundle", options=ExportOptions("fp32"))
+    with LLM(folder / "bundle", **PLAIN) as one, LLM(tmp_path / "bundle", **PLAIN) as other:
+        assert np.array_equal(one.embed(TEXTS), other.embed(TEXTS))
 
 
 def test_embeddinggemma(tmp_path):
