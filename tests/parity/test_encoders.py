@@ -200,31 +200,6 @@ def test_nomics_published_form(made, tmp_path):
         assert np.array_equal(one.embed(TEXTS), other.embed(TEXTS))
 
 
-def test_gtes_published_form(made, tmp_path):
-    """Its config may scale frequencies, as the source of text-embeddings-inference defines it."""
-    folder, model = made("gte-first")
-    source = copytree(folder / "checkpoint", tmp_path / "checkpoint")
-    told = json.loads((source / "config.json").read_text())
-    del told["rope_parameters"]
-    scaling = {"rope_theta": 2000.0, "rope_scaling": {"type": "ntk", "factor": 8.0}}
-    (source / "config.json").write_text(json.dumps({**told, **scaling, "model_type": "new"}))
-    export.make(source, tmp_path / "bundle", options=ExportOptions("fp32"))
-    usual = model.rotary_emb.inv_freq.clone()
-    size = 2 * len(usual)
-    wavelengths = (8 * 2000.0) ** (torch.arange(0, size, 2) / size)
-    model.rotary_emb.inv_freq.copy_(1 / wavelengths / 8 ** (2 / size))
-    try:
-        with LLM(tmp_path / "bundle", **PLAIN) as llm:
-            for text, vector in zip(TEXTS, llm.embed(TEXTS), strict=True):
-                expected = vector_of(model, ids_of(source, text), "cls_token")
-                assert np.abs(vector - expected).max() < 1e-4
-    finally:
-        model.rotary_emb.inv_freq.copy_(usual)
-    edit_json(source / "config.json", logn_attention_scale=True)
-    with pytest.raises(UnsupportedModelError, match="logn_attention_scale=True"):
-        load_checkpoint(source)
-
-
 def make_gemma(folder):
     """Save a checkpoint like EmbeddingGemma's; returns transformers' model and two matrices."""
     model = make_encoder(
