@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
-from edgespec.bundle.manifest import FIRST_TOKEN, Reranking
+from edgespec.bundle.manifest import Reranking
 from edgespec.errors import CheckpointError
 from edgespec.models.config import ModelConfig, both_ways
 from edgespec.models.families.apertus import Apertus
@@ -343,7 +343,7 @@ def _ranking(architecture: type[Encoder], fields: ConfigFields) -> PoolingConfig
     """Returns how a model scores texts for a query; None if it makes embeddings."""
     if not architecture.ranks(fields):
         return None
-    return PoolingConfig(None, ranking=Reranking(FIRST_TOKEN))
+    return PoolingConfig(None, ranking=Reranking(architecture.scored(fields)))
 
 
 def tokenizer_contents(path: Path) -> dict[str, str]:

@@ -7,7 +7,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from edgespec.bundle.manifest import (
-    FIRST_TOKEN,
     LAST_TOKEN,
     POOLINGS,
     Manifest,
@@ -192,8 +191,8 @@ def _of_embedding(manifest: Manifest) -> Iterator[_Check]:
         if (ranking := role.ranking) is not None:
             place = f"roles.{name}.ranking"
             yield place, ranking, alone and role.embedding is None
-            rows = (LAST_TOKEN,) if ranking.template else (LAST_TOKEN, FIRST_TOKEN)
-            yield f"{place}.pooling", ranking.pooling, ranking.pooling in rows
+            poolings = (LAST_TOKEN,) if ranking.template else POOLINGS
+            yield f"{place}.pooling", ranking.pooling, ranking.pooling in poolings
 
 
 def _of_layout(where: str, role: Role) -> Iterator[_Check]:

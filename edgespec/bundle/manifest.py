@@ -109,7 +109,8 @@ class Reranking:
     """How a model that ranks scores a text for a query.
 
     Attributes:
-        pooling: one of `POOLINGS` but the mean: the row of which its graph makes scores. One is how
+        pooling: one of `POOLINGS`: the row of which its graph makes scores, or the mean of those of
+            a pass, which then is of one text and gives the scores of each row. One score is how
             well the text answers the query, of two the second is how badly.
         template: what is read, with `{query}` and `{document}` in places of theirs; empty: the pair
             that the tokenizer makes of both.
@@ -119,6 +120,8 @@ class Reranking:
     template: str = field(default="", metadata=LEFT_OUT)
 
     def __str__(self) -> str:
+        if self.pooling == MEAN:
+            return "scores of the mean of all rows"
         return f"scores of the {self.pooling} token's row"
 
 

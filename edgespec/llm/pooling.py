@@ -45,11 +45,13 @@ class TextRows:
     Args:
         loaded: the model.
         pooling: one of `POOLINGS`.
+        alone: whether texts share no passes, however short they are.
     """
 
-    def __init__(self, loaded: ModelInstance, pooling: str) -> None:
+    def __init__(self, loaded: ModelInstance, pooling: str, alone: bool = False) -> None:
         self._loaded = loaded
         self._pooling = pooling
+        self._alone = alone
         self._most = min(_CHUNK, loaded.plan.context)
 
     def of(self, texts: Sequence[TextTokens], check: Check = lambda: None) -> Iterator[Row]:
@@ -65,7 +67,7 @@ class TextRows:
         group = list[TextTokens]()
         rows = 0
         for text in texts:
-            if group and rows + len(text.tokens) > self._most:
+            if group and (self._alone or rows + len(text.tokens) > self._most):
                 yield group
                 group = []
                 rows = 0

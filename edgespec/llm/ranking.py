@@ -10,7 +10,7 @@ from types import NoneType
 
 import numpy as np
 
-from edgespec.bundle import LAST_TOKEN, PART
+from edgespec.bundle import LAST_TOKEN, MEAN, PART
 from edgespec.errors import ContextLengthError, InputError, reason
 from edgespec.llm.instance import ModelInstance
 from edgespec.llm.pooling import Check, Row, TextRows, TextTokens
@@ -53,7 +53,7 @@ class RankForm(ABC):
         loaded: the model.
 
     Attributes:
-        pooling: the row that tells the score, see `Reranking`.
+        pooling: the row that tells the score, or each that tells it, see `Reranking`.
     """
 
     pooling = LAST_TOKEN
@@ -216,7 +216,8 @@ class Reranker(Unpicklable):
             self._form = TemplateForm(loaded, ranking.template, asked)
         else:
             self._form = PairForm(loaded, ranking.pooling)
-        self._rows = TextRows(loaded, self._form.pooling)
+        pooling = self._form.pooling
+        self._rows = TextRows(loaded, pooling, alone=pooling == MEAN)
 
     def ranked(
         self, query: str, documents: Sequence[str], top_n: int | None = None

@@ -95,10 +95,18 @@ class NativeGraphBuilder(LayerGraph):
 
     def _scored(self, hidden: str, scorer: Scorer) -> str:
         """Emits scores of rows, whose few matrices stay as they are, [R, scores]."""
+        rows = hidden
+        if scorer.of_mean:
+            hidden = self.graph.op("ReduceMean", rows, self.graph.ints(0))
         if scorer.dense is not None:
             dense = self.linear(hidden, scorer.dense, exact=True)
             hidden = self.norm(self.activated(dense, scorer.activation), scorer.norm)
-        return self.linear(hidden, scorer.out, exact=True)
+        scores = self.linear(hidden, scorer.out, exact=True)
+        if not scorer.of_mean:
+            return scores
+        count = self.graph.op("Shape", rows, start=0, end=1)
+        shape = self.graph.op("Concat", count, self.graph.ints(1), axis=0)
+        return self.graph.op("Expand", scores, shape)
 
     def layers(self, decoder: Decoder, hidden: str) -> str:
         """Emits the layers of a decoder; returns the rows behind them, [S, hidden]."""

@@ -6,6 +6,7 @@ import re
 from dataclasses import replace
 from typing import TYPE_CHECKING, ClassVar
 
+from edgespec.bundle.manifest import FIRST_TOKEN
 from edgespec.bundle.sublayers import ALL
 from edgespec.models.families.llama import Llama
 from edgespec.models.families.partial_rotation import split
@@ -115,8 +116,13 @@ class Encoder(Llama):
             parts |= stacked(f"{stored}.bias", biases) if biases else {}
         return Parts(tensors, parts) if parts else tensors
 
+    @classmethod
+    def scored(cls, fields: ConfigFields) -> str:
+        """Returns which row of a text scores are made of, one of `POOLINGS`."""
+        return FIRST_TOKEN
+
     def scorer(self) -> Scorer:
-        """Returns what makes scores of the first token's row."""
+        """Returns what makes scores, see `scored`."""
         raise self.config.fields.unsupported("architectures", "use a model that makes embeddings")
 
     def attention(self, index: int) -> Attention:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from edgespec.bundle.manifest import MEAN
 from edgespec.bundle.sublayers import ALL, DEFAULT_ROPE
 from edgespec.models.config import plain_activation_of
 from edgespec.models.families.encoder import Encoder
@@ -103,20 +104,26 @@ class ModernBert(Encoder):
         made = super().mlp(index)
         return replace(made, down=replace(made.down, weight=f"{self.layers}.{index}.mlp.Wo.weight"))
 
+    @classmethod
+    def scored(cls, fields: ConfigFields) -> str:
+        """See `Encoder`."""
+        return MEAN if fields.get("classifier_pooling") == "mean" else super().scored(fields)
+
     def scorer(self) -> Scorer:
         """See `Encoder`."""
         fields = self.config.fields
         plain: dict[str, tuple[object, ...]] = {
-            "classifier_pooling": ("cls",),
+            "classifier_pooling": (None, "cls", "mean"),
             "classifier_bias": (None, False),
         }
-        fields.only(plain, "use a model that ranks by the first token")
+        fields.only(plain, "use a model that ranks by the first token or the mean")
         hidden = self.config.hidden_size
         return Scorer(
             out=Linear("classifier.weight", hidden, 1, "classifier.bias"),
             dense=Linear("head.dense.weight", hidden, hidden),
             activation=plain_activation_of(fields, "classifier_activation"),
             norm=self.own_norm("head.norm"),
+            of_mean=self.scored(fields) == MEAN,
         )
 
     def norm(self, name: str, size: int) -> Norm:

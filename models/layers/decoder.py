@@ -109,19 +109,21 @@ class Dense(Compound):
 
 @dataclass(frozen=True)
 class Scorer(Compound):
-    """Makes scores of a row: `out(norm(activation(dense(x))))`.
+    """Makes scores of a row, or of the mean of several: `out(norm(activation(dense(x))))`.
 
     Attributes:
         out: [hidden] to [scores].
         dense: [hidden] to [hidden]; None: `out` reads the row itself.
         activation: Activation behind `dense`.
         norm: Applied to what it gives; None: no normalization.
+        of_mean: Whether it reads the mean of the rows, each of which then has these scores.
     """
 
     out: Linear
     dense: Linear | None = None
     activation: PlainActivation = "tanh"
     norm: Norm | None = None
+    of_mean: bool = False
 
 
 @dataclass(frozen=True)

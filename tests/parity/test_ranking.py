@@ -28,6 +28,7 @@ RANKERS = {
     "camembert": {"pad_token_id": 1},
     "gte": {"pad_token_id": 1, "type_vocab_size": 2},
     "modernbert": {"local_attention": 16},
+    "modernbert-mean": {"kind": "modernbert", "classifier_pooling": "mean"},
     "roberta": {"pad_token_id": 1},
     "xlm-roberta": {"pad_token_id": 1, "type_vocab_size": 2},
 }
@@ -54,7 +55,8 @@ FILES_TEMPLATE = (
 def ranker(request, tmp_path_factory):
     """A model that ranks, as transformers and as a bundle, and its tokenizer."""
     folder = tmp_path_factory.mktemp(request.param)
-    model = make_ranker(folder / "checkpoint", request.param, **RANKERS[request.param])
+    options = {"kind": request.param, **RANKERS[request.param]}
+    model = make_ranker(folder / "checkpoint", **options)
     export.make(folder / "checkpoint", folder / "bundle", options=ExportOptions("fp32"))
     with LLM(folder / "bundle", **PLAIN) as llm:
         yield llm, model, Tokenizer.from_file(str(folder / "checkpoint" / "tokenizer.json"))
