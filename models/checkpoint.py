@@ -43,6 +43,7 @@ from edgespec.models.families.hyperclovax import HyperClovaX
 from edgespec.models.families.internlm3 import InternLm3
 from edgespec.models.families.iquestcoder import IQuestCoder
 from edgespec.models.families.jina_embeddings_v3 import JinaEmbeddingsV3
+from edgespec.models.families.kimi_linear import KimiLinear
 from edgespec.models.families.lfm2 import Lfm2
 from edgespec.models.families.lfm2_moe import Lfm2Moe
 from edgespec.models.families.llama import Llama, Mistral
@@ -133,6 +134,7 @@ ARCHITECTURES: Mapping[str, type[Llama]] = {
     "lfm2": Lfm2,
     "lfm2_moe": Lfm2Moe,
     "jina_embeddings_v3": JinaEmbeddingsV3,
+    "kimi_linear": KimiLinear,
     "llama": Llama,
     "llama4_text": Llama4,
     "minicpm": MiniCpm,

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from edgespec.models.families.llama import Mistral
-from edgespec.models.families.mixture import mixture
+from edgespec.models.families.mixture import in_sparse_block, mixture
 
 if TYPE_CHECKING:
-    from edgespec.models.layers.elements import Linear
     from edgespec.models.layers.sublayers import Moe
 
 
@@ -28,16 +26,5 @@ class Mixtral(Mistral):
 
     def feed_forward(self, index: int) -> Moe:
         """Returns the mixture of experts of a layer."""
-        dense = self.mlp(index)
-        place = f"{self.layers}.{index}.block_sparse_moe"
-
-        def called(linear: Linear, name: str) -> Linear:
-            return replace(linear, weight=f"{place}.{name}.weight")
-
-        named = replace(
-            dense,
-            gate=called(dense.gate, "w1"),
-            up=called(dense.up, "w3"),
-            down=called(dense.down, "w2"),
-        )
+        named = in_sparse_block(self.mlp(index), f"{self.layers}.{index}")
         return mixture(self.config, named, self.config.intermediate_size)

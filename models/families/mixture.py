@@ -66,6 +66,25 @@ def mixture(config: ModelConfig, dense: Mlp, width: int) -> Moe:
     )
 
 
+def in_sparse_block(dense: Mlp, layer: str) -> Mlp:
+    """Returns an MLP whose tensors are called like those of Mixtral's experts.
+
+    Args:
+        dense: The MLP.
+        layer: What names of the layer's tensors begin with.
+    """
+
+    def called(linear: Linear, name: str) -> Linear:
+        return replace(linear, weight=f"{layer}.block_sparse_moe.{name}.weight")
+
+    return replace(
+        dense,
+        gate=called(dense.gate, "w1"),
+        up=called(dense.up, "w3"),
+        down=called(dense.down, "w2"),
+    )
+
+
 def beside_shared(
     moe: Moe, dense: Mlp, name: str, width: int, share: Linear | None = None
 ) -> MlpAndMoe:
@@ -100,12 +119,13 @@ def beside_weighed(family: Llama, index: int, width: int) -> MlpAndMoe:
     return beside_shared(moe, dense, f"{name}.shared_expert", width, share)
 
 
-def beside_one_of_all(family: Llama, index: int) -> MlpAndMoe:
+def beside_one_of_all(family: Llama, index: int, like: Mlp | None = None) -> MlpAndMoe:
     """Returns the mixture of experts of a layer, beside one that all rows read, as DeepSeek's.
 
     Args:
         family: The family, for its config and what the layer would have if it were dense.
         index: Number of the layer.
+        like: An MLP whose tensors are called like those of experts; None: they are as of that one.
 
     Raises:
         UnsupportedModelError: Experts are chosen by groups.
@@ -118,8 +138,9 @@ def beside_one_of_all(family: Llama, index: int) -> MlpAndMoe:
     width = fields.integer("moe_intermediate_size")
     shared = width * fields.integer("n_shared_experts")
     factor = fields.number("routed_scaling_factor")
-    moe = replace(mixture(family.config, dense, width), output_factor=factor)
-    return beside_shared(moe, dense, f"{family.layers}.{index}.mlp.shared_experts", shared)
+    moe = replace(mixture(family.config, like or dense, width), output_factor=factor)
+    name = moe.router.weight.removesuffix("gate.weight")
+    return beside_shared(moe, dense, f"{name}shared_experts", shared)
 
 
 def by_sigmoids(both: MlpAndMoe) -> MlpAndMoe:

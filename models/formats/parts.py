@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -28,7 +29,7 @@ class TensorRows:
             should lie near each other.
         total: Number of rows of the stored tensor.
         turned: Whether the part's columns are these rows.
-        vector: Whether the part is a vector, of the only one of these rows.
+        vector: Whether the part is a vector, of the numbers of these rows.
     """
 
     stored: str
@@ -86,7 +87,7 @@ class Parts:
                 f"{part.total}: use config and weights of the same model"
             )
         if part.vector:
-            return shape[1:]
+            return (len(part.rows) * math.prod(shape[1:]),)
         own = (len(part.rows), *shape[1:])
         return own[::-1] if part.turned else own
 
@@ -103,7 +104,7 @@ class Parts:
         part = self.parts[name]
         if part.vector:
             check_rows(name, start, stop, self.shape(name)[0])
-            return self.tensors.read(part.stored)[part.rows[0], start:stop]
+            return self.tensors.read(part.stored)[part.rows].reshape(-1)[start:stop]
         if part.turned:
             check_rows(name, start, stop, self.shape(name)[0])
             whole = Parts(self.tensors, {name: replace(part, turned=False)}).read(name)

@@ -248,6 +248,13 @@ FULL_PRECISION = {
         "q_lora_rank": None, "rope_interleave": False, "attention_bias": True,
         "n_shared_experts": 2, "v_head_dim": 32, "dtype": torch.bfloat16,
     },
+    "kimi_linear": {},
+    "kimi_linear-experts": SPECIAL["kimi_linear_moe"],
+    "kimi_linear-experts-latent-queries-biases-bf16": {
+        **SPECIAL["kimi_linear_moe"], "q_lora_rank": 96, "attention_bias": True,
+        "n_shared_experts": 2, "v_head_dim": 32, "linear_conv_kernel_dim": 3,
+        "dtype": torch.bfloat16,
+    },
     "mistral4": {},
     "mixtral": {},
     "mixtral-a-window-tied-bf16": {
@@ -370,6 +377,7 @@ FAMILIES = (
 )  # fmt: skip
 # Matrices of one size for all, so that their errors are alike.
 SIZES = {"hidden_size": 96, "head_dim": 24, "intermediate_size": 160, "num_key_value_heads": 2}
+OWN_SIZES = {"kimi_linear": {"num_key_value_heads": 4}}  # where latents have the keys of all heads
 
 
 @pytest.fixture(scope="module")
@@ -380,7 +388,7 @@ def exported(tmp_path_factory):
     def exported(architecture):
         if architecture not in found:
             folder = tmp_path_factory.mktemp(architecture)
-            sizes = {} if architecture in MIXTURES else SIZES
+            sizes = {} if architecture in MIXTURES else SIZES | OWN_SIZES.get(architecture, {})
             model = make_checkpoint(folder / "checkpoint", architecture, **sizes)
             export.make(
                 folder / "checkpoint", folder / "bundle", options=ExportOptions("int4-small")

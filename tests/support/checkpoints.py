@@ -97,9 +97,9 @@ ARCHITECTURES = (
     "exaone4", "falcon_h1", "gemma", "gemma2", "gemma3_text", "gemma3n_text", "gemma4_text",
     "gemma4_unified_text", "glm", "glm4", "glm4_moe", "glm4_moe_lite", "gpt_oss", "granite",
     "granitemoe", "granitemoehybrid", "hunyuan_v1_dense", "hyperclovax", "internlm3", "iquestcoder",
-    "lfm2", "lfm2_moe", "llama", "llama4_text", "minicpm", "minicpm3", "ministral", "ministral3",
-    "mistral", "mistral4", "mixtral", "nemotron_h", "olmo2", "olmo3", "olmoe", "phi3", "phimoe",
-    "qwen2", "qwen2_5_vl_text", "qwen2_moe", "qwen3", "qwen3_5_moe_text", "qwen3_5_text",
+    "kimi_linear", "lfm2", "lfm2_moe", "llama", "llama4_text", "minicpm", "minicpm3", "ministral",
+    "ministral3", "mistral", "mistral4", "mixtral", "nemotron_h", "olmo2", "olmo3", "olmoe", "phi3",
+    "phimoe", "qwen2", "qwen2_5_vl_text", "qwen2_moe", "qwen3", "qwen3_5_moe_text", "qwen3_5_text",
     "qwen3_moe", "qwen3_next", "qwen3_vl_moe_text", "qwen3_vl_text", "seed_oss", "smollm3",
     "stablelm", "vaultgemma",
 )  # fmt: skip
@@ -111,13 +111,19 @@ _MODELS = {  # those that transformers does not find by their configs
     "qwen3_vl_text": Qwen3VLForCausalLM,
 }
 
-RECURRENT = ("falcon_h1", "granitemoehybrid", "lfm2", "nemotron_h", "qwen3_5_text")
+RECURRENT = ("falcon_h1", "granitemoehybrid", "kimi_linear", "lfm2", "nemotron_h", "qwen3_5_text")
 """Those with recurrent layers and without experts."""
 
-WITH_EXPERTS = {"nemotron_h_moe": "nemotron_h"}
+WITH_EXPERTS = {"kimi_linear_moe": "kimi_linear", "nemotron_h_moe": "nemotron_h"}
 """Names for models with experts of architectures that have some without, too."""
 
-RECURRENT_MIXTURES = ("lfm2_moe", "nemotron_h_moe", "qwen3_5_moe_text", "qwen3_next")
+RECURRENT_MIXTURES = (
+    "kimi_linear_moe",
+    "lfm2_moe",
+    "nemotron_h_moe",
+    "qwen3_5_moe_text",
+    "qwen3_next",
+)
 """Those with both."""
 
 MIXTURES = (
@@ -171,6 +177,21 @@ _DELTA: dict[str, Any] = {
         "mrope_section": [2, 2, 2],
     },
 }  # fmt: skip
+
+# Of Kimi Linear: the same, with latents, and decays of keys.
+_KIMI: dict[str, Any] = {
+    "num_hidden_layers": 3,
+    "layer_types": ["linear_attention", "full_attention", "linear_attention"],
+    "linear_head_dim": 32,
+    "linear_num_heads": 4,
+    "num_key_value_heads": 4,
+    "pad_token_id": 0,
+    "q_lora_rank": None,
+    "kv_lora_rank": 64,
+    "qk_nope_head_dim": 32,
+    "qk_rope_head_dim": 32,
+    "v_head_dim": 48,
+}
 
 # Of Qwen3-VL: parts of a head turn by a row's place in a picture.
 _SECTIONS: dict[str, Any] = {
@@ -259,6 +280,11 @@ SPECIAL: dict[str, dict[str, Any]] = {
     "hyperclovax": {
         "hidden_size": 96, "embedding_multiplier": 3.0, "attention_multiplier": 0.3,
         "residual_multiplier": 0.4, "logits_scaling": 0.6,
+    },
+    "kimi_linear": {**_KIMI, "mlp_layer_types": ["dense"] * 3},
+    "kimi_linear_moe": {
+        **_KIMI, "mlp_layer_types": ["dense", "sparse", "sparse"], "num_local_experts": 8,
+        "num_experts_per_tok": 3, "moe_intermediate_size": 96, "routed_scaling_factor": 1.5,
     },
     "lfm2": {
         "num_hidden_layers": 3, "layer_types": ["conv", "full_attention", "conv"],

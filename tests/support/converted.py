@@ -14,6 +14,7 @@ Values = np.ndarray[Any, np.dtype[np.float32]]
 
 _EXPERT = re.compile(r"(.+\.\w+\.experts\.)(\d+)\.(\w+\.weight)")
 _STREAM = re.compile(r"model\.(altup_\w+\.)(\d+)(\.weight)")
+_DENSE = re.compile(r"\.block_sparse_moe\.(\w+_proj)\.")  # as transformers calls MLPs of Kimi
 _NEXTN = {
     "fc": "eh_proj", "norm": "shared_head_norm", "pre_fc_norm_embedding": "enorm",
     "pre_fc_norm_hidden": "hnorm",
@@ -39,6 +40,7 @@ def converted(
     last = config.get("num_hidden_layers")
     for own_name, values in tensors.items():
         name = own_name.replace("mtp.layers.0", f"model.layers.{last}")
+        name = _DENSE.sub(r".mlp.\1.", name)
         match = _EXPERT.fullmatch(name) or _STREAM.fullmatch(name)
         if match is not None:
             experts.setdefault(match[1] + match[3], {})[int(match[2])] = values
@@ -165,6 +167,8 @@ def _stored(kind: str, name: str, values: Values, config: dict[str, Any]) -> Val
         heads = config["num_attention_heads" if "q_proj" in name else "num_key_value_heads"]
         halves = values.reshape(heads, 2, -1, *values.shape[1:])
         return halves.swapaxes(1, 2).reshape(values.shape)
+    if kind == "kimi-linear" and name.endswith(("conv1d.weight", ".A_log")):
+        return -np.exp(values) if name.endswith("A_log") else values[None]
     if name.endswith((".conv.conv.weight", ".conv1d.weight")):
         values = values[:, 0]
     if name.endswith((".mamba.norm.weight", ".mixer.norm.weight")):

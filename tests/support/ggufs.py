@@ -41,6 +41,7 @@ KINDS = {
     "granitemoe": gguf.MODEL_ARCH.GRANITE_MOE,
     "granitemoehybrid": gguf.MODEL_ARCH.GRANITE_HYBRID,
     "hunyuan_v1_dense": gguf.MODEL_ARCH.HUNYUAN_DENSE,
+    "kimi_linear": gguf.MODEL_ARCH.KIMI_LINEAR,
     "lfm2": gguf.MODEL_ARCH.LFM2,
     "lfm2_moe": gguf.MODEL_ARCH.LFM2MOE,
     "llama4_text": gguf.MODEL_ARCH.LLAMA4,
@@ -276,6 +277,23 @@ def _falcon(config: dict[str, Any]) -> dict[str, Any]:
     }
 
 
+def _kimi(config: dict[str, Any]) -> dict[str, Any]:
+    """Kinds of layers, and experts by Kimi's names."""
+    return {
+        "context_length": config["model_max_length"],
+        "attention.head_count_kv": [
+            int(each == "full_attention") for each in config["layer_types"]
+        ],
+        "expert_count": config["num_experts"],
+        "expert_used_count": config["num_experts_per_token"],
+        "expert_shared_count": config["num_shared_experts"],
+        "expert_weights_scale": config["routed_scaling_factor"],
+        "expert_gating_func": 2,
+        "leading_dense_block_count": config["mlp_layer_types"].count("dense"),
+        "kda.head_dim": config["linear_head_dim"],
+    }
+
+
 def _llama4(config: dict[str, Any]) -> dict[str, Any]:
     """Widths of MLPs and experts."""
     return {
@@ -404,6 +422,7 @@ _MORE = {
     "gemma3n_text": _gemma3n,
     "llama4_text": _llama4,
     "granitemoehybrid": _granite,
+    "kimi_linear": _kimi,
     "minicpm3": _minicpm,
     "nemotron_h": _nemotron,
 }

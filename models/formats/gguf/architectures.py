@@ -228,6 +228,27 @@ ARCHITECTURES: Mapping[str, Naming] = {
         log_multiplier=0.1,
         only={"expert_gating_func": (1, 2, None)},  # softmax, sigmoids
     ),
+    "kimi-linear": Naming(
+        "kimi_linear",
+        layer={
+            **_LATENT,
+            **_SPARSE,
+            "ffn_gate_shexp": "block_sparse_moe.shared_experts.gate_proj",
+            "ffn_up_shexp": "block_sparse_moe.shared_experts.up_proj",
+            "ffn_down_shexp": "block_sparse_moe.shared_experts.down_proj",
+            "exp_probs_b.bias": "block_sparse_moe.gate.e_score_correction_bias",
+            **{f"ssm_conv1d_{part}": f"self_attn.{part}_conv1d" for part in "qkv"},
+            "ssm_f_a": "self_attn.f_a_proj",
+            "ssm_f_b": "self_attn.f_b_proj",
+            "ssm_g_a": "self_attn.g_a_proj",
+            "ssm_g_b": "self_attn.g_b_proj",
+            "ssm_beta": "self_attn.b_proj",
+            "ssm_a": "self_attn.A_log",
+            "ssm_dt.bias": "self_attn.dt_bias",
+            "ssm_norm": "self_attn.o_norm",
+        },
+        only={"expert_gating_func": (2, None)},  # sigmoids
+    ),
     "minicpm": Naming(
         "granite",
         interleaved=True,

@@ -19,6 +19,7 @@ from edgespec.models.formats.gguf.names import (
     WEIGHED_SIZES,
     Naming,
 )
+from edgespec.models.formats.gguf.routed import RoutedLatentReader
 from edgespec.models.formats.parts import TensorRows
 
 if TYPE_CHECKING:
@@ -37,6 +38,22 @@ class Lfm2Reader(ConfigReader):
         types = ["full_attention" if each else "conv" for each in self.key_heads()]
         epsilon = self.metadata.number(f"{self.kind}.attention.layer_norm_rms_epsilon")
         return {"layer_types": types, "norm_eps": epsilon}
+
+
+class KimiReader(RoutedLatentReader):
+    """Kimi Linear: layers that have no key heads are gated delta rule."""
+
+    def special(self) -> dict[str, object]:
+        """See `ConfigReader`; llama.cpp has shares that add up to 1 in its code."""
+        kinds = ("linear_attention", "full_attention")
+        return {
+            **super().special(),
+            "norm_topk_prob": True,
+            "layer_types": [kinds[bool(each)] for each in self.key_heads()],
+            "linear_head_dim": self.integer("kda.head_dim"),
+            "linear_num_heads": self.integer("attention.head_count"),
+            "linear_conv_kernel_dim": self.integer("ssm.conv_kernel"),
+        }
 
 
 class DeltaReader(ConfigReader):

@@ -18,7 +18,7 @@ from edgespec.models.formats.gguf.encoders import EncoderReader
 from edgespec.models.formats.gguf.gemma3n import Gemma3nReader
 from edgespec.models.formats.gguf.gemma4 import Gemma4Reader
 from edgespec.models.formats.gguf.header import Header, read_header
-from edgespec.models.formats.gguf.hybrids import DeltaReader, Lfm2Reader, Qwen35Reader
+from edgespec.models.formats.gguf.hybrids import DeltaReader, KimiReader, Lfm2Reader, Qwen35Reader
 from edgespec.models.formats.gguf.mamba import GraniteHybridReader, NemotronReader
 from edgespec.models.formats.gguf.minicpm import MiniCpm3Reader, MiniCpmReader
 from edgespec.models.formats.gguf.mmproj import TOWER_KIND, read_mmproj
@@ -53,6 +53,7 @@ _READERS = {
     "glm4moe": RoutedReader,
     "granitehybrid": GraniteHybridReader,
     "jina-bert-v2": EncoderReader,
+    "kimi-linear": KimiReader,
     "lfm2": Lfm2Reader,
     "lfm2moe": Lfm2Reader,
     "llama": MixtralReader,

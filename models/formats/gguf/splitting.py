@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 _REST = r"\s*[\r\n]+|\s+(?!\S)|\s+"
 _SHORT = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)"
-_UPPER, _LOWER = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]", r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]"
+_UPPER, _LOWER = r"\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}", r"\p{Ll}\p{Lm}\p{Lo}\p{M}"
 
 # Letters with two cases, as DeepSeek's first tokenizers list them.
 _CASED = (
@@ -43,11 +43,20 @@ def _short_words() -> str:
     return rf"{_SHORT}|{before}\p{{L}}+|\p{{N}}| ?[^\s\p{{L}}\p{{N}}\r\n]+|{_REST}"
 
 
-def _cases(digits: str, end: str) -> str:
-    """Words that also end where a small letter is followed by a capital one."""
+def _cases(digits: str, end: str, without: str = "", breaks: str = r"\r\n/") -> str:
+    """Words that also end where a small letter is followed by a capital one.
+
+    Args:
+        digits: Numbers.
+        end: What a word may end with.
+        without: Letters that are in no such word, as a class.
+        breaks: What a run of other signs may end with.
+    """
     before = r"[^\r\n\p{L}\p{N}]?"
-    words = f"{before}{_UPPER}*{_LOWER}+{end}|{before}{_UPPER}+{_LOWER}*{end}"
-    return rf"{words}|{digits}| ?[^\s\p{{L}}\p{{N}}]+[\r\n/]*|{_REST}"
+    less = f"&&[^{without}]" if without else ""
+    upper, lower = (f"[{each}{less}]" for each in (_UPPER, _LOWER))
+    words = f"{before}{upper}*{lower}+{end}|{before}{upper}+{lower}*{end}"
+    return rf"{words}|{digits}| ?[^\s\p{{L}}\p{{N}}]+[{breaks}]*|{_REST}"
 
 
 @dataclass(frozen=True)
@@ -97,6 +106,10 @@ _LLAMA3 = Splitting((_words(r"\p{N}{1,3}"),), whole=True, begins=True)
 _CL100K = Splitting((_words(r"\p{N}{1,3}"),))
 _QWEN2 = Splitting((_words(r"\p{N}"),), normalized=True)
 _GPT4O = Splitting((_cases(r"\p{N}{1,3}", f"{_SHORT}?"),))
+_HAN = r"\p{Han}"
+_KIMI = Splitting(
+    (rf"{_HAN}+|" + _cases(r"\p{N}{1,3}", f"{_SHORT}?", without=_HAN, breaks=r"\r\n"),)
+)
 _DEEPSEEK = Splitting(
     (
         r"\p{N}{1,3}",
@@ -154,6 +167,7 @@ SPLITTINGS: Mapping[str, Splitting] = {
     "deepseek-r1-qwen": Splitting((_words(r"\p{N}"),)),
     "gpt-4o": _GPT4O,
     "llama4": _GPT4O,
+    "kimi-k2": _KIMI,
     "tekken": Splitting((_cases(r"\p{N}", ""),), whole=True, begins=True),
     "deepseek-coder": _DEEPSEEK_CODER,
     "deepseek-llm": _DEEPSEEK_LLM,

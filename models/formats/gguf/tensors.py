@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 _TURNED = (".self_attn.q_proj.weight", ".self_attn.q_proj.bias",
            ".self_attn.k_proj.weight", ".self_attn.k_proj.bias")  # fmt: skip
-_CONVOLUTIONS = (".conv.conv.weight", ".conv1d.weight")
+_CONVOLUTIONS = (".conv.conv.weight", "conv1d.weight")
 _FLAT = (".A_log", ".D", ".mamba.norm.weight", ".mixer.norm.weight")  # by head, and by group
 _NORMS = ("norm.weight", "norm_embedding.weight", "norm_hidden.weight")
 _STORED_NORM = ".linear_attn.norm.weight"  # to which nothing was added
@@ -165,8 +165,9 @@ def _translated(
         fits |= len(shape) == 1 and name.endswith(_SCALES)
         if NUMBER in name and name != stored and fits and shape[0] <= _MOST_EXPERTS:
             yield from _experts(name, entry)
-        elif name.endswith(_CONVOLUTIONS) and len(shape) == 2:
-            yield name, replace(entry, shape=(shape[0], 1, shape[1]))
+        elif name.endswith(_CONVOLUTIONS) and len(shape) > 1:
+            # Files of Kimi Linear have a one before the channels, too, which llama.cpp drops.
+            yield name, replace(entry, shape=(math.prod(shape[:-1]), 1, shape[-1]))
         elif name.endswith(_FLAT):
             yield name, replace(entry, shape=(math.prod(shape),))
         elif name.endswith(_SHARE) and len(shape) == 1:

@@ -114,7 +114,11 @@ def test_layers_of_whole_heads_have_few_nodes(family, tmp_path):
 
 
 # Of a layer with states whose heads have 16 columns: its norm, product and sum are 3 to 5 more.
-RECURRENT = {"granitemoehybrid": (21, {}), "qwen3_5_text": (17, {"linear_value_head_dim": 16})}
+RECURRENT = {
+    "granitemoehybrid": (21, {}),
+    "kimi_linear": (19, {}),  # decays and rates are apart
+    "qwen3_5_text": (17, {"linear_value_head_dim": 16}),
+}
 
 
 @pytest.mark.parametrize("family", RECURRENT)
@@ -132,7 +136,7 @@ def test_layers_with_states_have_few_nodes(family, tmp_path):
         model = onnx.load(tmp_path / name / GRAPH, load_external_data=False)
     kinds = Counter(node.op_type for node in model.graph.node)
     assert kinds["LinearAttention"] == len(layers)
-    assert nodes[0] - nodes[1] >= (58 - most) * len(layers)
+    assert nodes[0] - nodes[1] >= (57 - most) * len(layers)
 
 
 @pytest.mark.parametrize("family", PLAIN)

@@ -22,8 +22,8 @@ pytestmark = pytest.mark.skipif(MISSING, reason="edgespec was installed without 
 # Experts with and without biases, states, fused and partly rotated projections, windows.
 FAMILIES = (
     "gemma3n_text", "gemma4_text", "glm4", "glm4_moe", "glm4_moe_lite", "gpt_oss",
-    "granitemoehybrid", "lfm2", "lfm2_moe", "mistral4", "nemotron_h", "nemotron_h_moe", "olmo3",
-    "phi3", "qwen3_5_moe_text", "qwen3_5_text", "qwen3_moe",
+    "granitemoehybrid", "kimi_linear_moe", "lfm2", "lfm2_moe", "mistral4", "nemotron_h",
+    "nemotron_h_moe", "olmo3", "phi3", "qwen3_5_moe_text", "qwen3_5_text", "qwen3_moe",
 )  # fmt: skip
 WIDE = {"hidden_size": 256, "intermediate_size": 512, "head_dim": 64}
 SIZES = {"lfm2_moe": {"routed_scaling_factor": 1.0, "tie_word_embeddings": True}}

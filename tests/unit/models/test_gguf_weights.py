@@ -86,6 +86,8 @@ SIZES = {
     "granite": _FACTORS,
     "granitemoe": _FACTORS,
     "granitemoehybrid": {**_FACTORS, "mamba_n_groups": 2},
+    "kimi_linear": {"num_key_value_heads": 4},
+    "kimi_linear_moe": {"num_key_value_heads": 4},
     "lfm2": {"num_hidden_layers": 3},
     "lfm2_moe": {"routed_scaling_factor": 1.0},
     "llama4_text": {"num_hidden_layers": 4, "no_rope_layers": None},
@@ -103,7 +105,14 @@ SIZES = {
     "smollm3": {"no_rope_layers": None, "num_hidden_layers": 7},
 }  # fmt: skip
 # The last have no output projection.
-_NEVER_TIED = ("gpt_oss", "nemotron_h", "nemotron_h_moe", "olmoe")
+_NEVER_TIED = (
+    "gpt_oss",
+    "kimi_linear",
+    "kimi_linear_moe",
+    "nemotron_h",
+    "nemotron_h_moe",
+    "olmoe",
+)
 _ALWAYS_TIED = ("bitnet", "cohere2", "gemma", "gemma2", "lfm2_moe")
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 from checkpoints import ARCHITECTURES as TRANSFORMERS
@@ -258,6 +259,13 @@ def test_eos_ids(folder, generation, config, expected):
         ),
         ({"model_type": "falcon_h1", "projectors_bias": True}, ["projectors_bias=True"]),
         ({"model_type": "falcon_h1", "hidden_act": "gelu"}, ["hidden_act='gelu'", "only silu"]),
+        ({"model_type": "kimi_linear", "hidden_act": "gelu"}, ["hidden_act='gelu'", "only silu"]),
+        ({"model_type": "kimi_linear", "mla_use_nope": False}, ["mla_use_nope=False"]),
+        ({"model_type": "kimi_linear", "attn_res_block_size": 3}, ["attn_res_block_size=3"]),
+        (
+            {"model_type": "kimi_linear", "linear_attn_config": {"gate_lower_bound": -5.0}},
+            ["linear_attn_config", "gate_lower_bound=-5.0"],
+        ),
         ({"model_type": "llama4_text", "num_experts_per_tok": 2}, ["num_experts_per_tok=2"]),
         ({"model_type": "phimoe", "num_experts_per_tok": 3}, ["num_experts_per_tok=3"]),
         ({"model_type": "iquestcoder", "clip_qkv": 8.0}, ["clip_qkv=8.0"]),
@@ -311,6 +319,10 @@ def test_what_is_not_implemented_is_refused_by_name_and_value(folder, changes, w
             {"model_type": "falcon_h1", "mlp_multipliers": [1.0]},
             ["mlp_multipliers=[1.0]", "a list of 2 positive numbers"],
         ),
+        (
+            {"model_type": "kimi_linear", "linear_attn_config": {"full_attn_layers": 4}},
+            ["full_attn_layers=4", "a list of numbers of layers"],
+        ),
         ({"model_type": "llama4_text", "moe_layers": 1}, ["moe_layers=1", "a list of numbers"]),
         ({"model_type": "gemma2", "final_logit_softcapping": -1}, ["final_logit_softcapping=-1"]),
         ({"layer_types": "full_attention"}, ["layer_types='full_attention'", "a list"]),
@@ -329,6 +341,26 @@ def test_impossible_values_are_named(folder, changes, words):
     with pytest.raises(CheckpointError) as error:
         load_checkpoint(folder)
     assert all(word in str(error.value) for word in ["config.json", *words])
+
+
+def test_published_names_of_kimi_linear_are_read(tmp_path):
+    """Layers are counted from 1, and sizes of linear attention are a group."""
+    make_checkpoint(tmp_path, "kimi_linear_moe")
+    expected = load_checkpoint(tmp_path).decoder
+    sizes = {"num_heads": 4, "head_dim": 32, "short_conv_kernel_size": 4}
+    edit_json(
+        tmp_path / "config.json",
+        layer_types=None,
+        mlp_layer_types=None,
+        first_k_dense_replace=1,
+        linear_head_dim=None,
+        linear_num_heads=None,
+        linear_attn_config={"full_attn_layers": [2], "kda_layers": [1, 3], **sizes},
+        moe_router_activation_func="sigmoid",
+        mla_use_nope=True,
+    )
+    found = load_checkpoint(tmp_path).decoder
+    assert replace(found, ropes={}) == replace(expected, ropes={})
 
 
 @pytest.mark.parametrize(

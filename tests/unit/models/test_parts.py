@@ -87,9 +87,10 @@ def test_each_part_has_its_rows(parts, stored):
     assert parts.place("rest") == "file of rest"
 
 
-def test_a_row_may_be_a_vector(stored):
-    parts = Parts(stored, {"wide": TensorRows("wide", np.array([7]), 12, vector=True)})
-    row = stored.arrays["wide"][7]
+@pytest.mark.parametrize("rows", [[7], [7, 2, 3]])
+def test_rows_may_be_a_vector(stored, rows):
+    parts = Parts(stored, {"wide": TensorRows("wide", np.array(rows), 12, vector=True)})
+    row = stored.arrays["wide"][rows].ravel()
     assert parts.shape("wide") == row.shape
     np.testing.assert_array_equal(parts.read("wide"), row)
     np.testing.assert_array_equal(parts.read_rows("wide", 1, 3), row[1:3])
