@@ -20,7 +20,7 @@ import numpy as np
 from safetensors.numpy import save_file
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
 
-from edgespec.models.checkpoint import ARCHITECTURES
+from edgespec.models.architectures import ARCHITECTURES
 from edgespec.models.config import ModelConfig
 from edgespec.models.fields import ConfigFields
 

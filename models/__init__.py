@@ -10,7 +10,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from edgespec.models.checkpoint import ARCHITECTURES, Checkpoint, load_checkpoint
+    from edgespec.models.architectures import ARCHITECTURES
+    from edgespec.models.checkpoint import Checkpoint, load_checkpoint
     from edgespec.models.config import ModelConfig
     from edgespec.models.formats.safetensors_folder import SafetensorsFolder
     from edgespec.models.formats.tensors import TensorSource
@@ -21,7 +22,8 @@ if TYPE_CHECKING:
     from edgespec.models.layers.sublayers import Attention, Injection, Mlp, MlpAndMoe, Moe, Sublayer
 
 _MODULES = {
-    "checkpoint": ("ARCHITECTURES", "Checkpoint", "load_checkpoint"),
+    "architectures": ("ARCHITECTURES",),
+    "checkpoint": ("Checkpoint", "load_checkpoint"),
     "config": ("ModelConfig",),
     "formats.safetensors_folder": ("SafetensorsFolder",),
     "formats.tensors": ("TensorSource",),

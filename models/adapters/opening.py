@@ -9,7 +9,7 @@ import numpy as np
 from edgespec.errors import CheckpointError, UnsupportedModelError
 from edgespec.models.adapters.gguf import read_gguf_adapter
 from edgespec.models.adapters.peft import CONFIG_FILE, read_peft
-from edgespec.models.checkpoint import ARCHITECTURES
+from edgespec.models.architectures import ARCHITECTURES
 from edgespec.models.families.falcon_h1 import FalconH1
 from edgespec.models.families.latent import Latent
 from edgespec.models.families.partial_rotation import PartialRotation

@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from edgespec.errors import CheckpointError
-from edgespec.models.checkpoint import ARCHITECTURES, load_checkpoint
+from edgespec.models.architectures import ARCHITECTURES
+from edgespec.models.checkpoint import load_checkpoint
 from edgespec.models.config import ModelConfig
 from edgespec.models.fields import ConfigFields
 from edgespec.models.formats.tensors import check_shapes
