@@ -5,13 +5,8 @@ from __future__ import annotations
 from edgespec.bundle.options import ExportOptions
 from edgespec.export.adopted.source import export_by_optimum, find_onnx, open_onnx
 from edgespec.export.adopted.writer import write_adopted
-from edgespec.export.calibration.calibrate import (
-    Calibrate,
-    CalibrationResult,
-    Texts,
-    calibrate,
-    last_rows,
-)
+from edgespec.export.calibration.calibrate import Calibrate, Texts, calibrate, last_rows
+from edgespec.export.calibration.damage import CalibrationResult
 from edgespec.export.calibration.forward import Open
 from edgespec.export.exporter import ExportReport, check_skipped
 from edgespec.export.formats.rounded_matrices import RoundedMatrices

@@ -13,7 +13,8 @@ import numpy as np
 from edgespec import bundle
 from edgespec.bundle.options import INT4, INT4_SMALL, PRECISIONS, SOURCE, ExportOptions
 from edgespec.errors import CheckpointError, InputError
-from edgespec.export.calibration.calibrate import Calibrate, by_rule, to_widen
+from edgespec.export.calibration.calibrate import Calibrate
+from edgespec.export.calibration.damage import by_rule, to_widen
 from edgespec.export.formats.gguf_tiles import tile_format
 from edgespec.export.formats.rounded_matrices import RoundedMatrices
 from edgespec.export.formats.rounding import SUPER

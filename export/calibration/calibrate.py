@@ -5,14 +5,13 @@ It also measures how much each matrix damages the model's computation once it is
 
 from __future__ import annotations
 
-import re
-from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
+from edgespec.export.calibration.damage import CalibrationResult
 from edgespec.export.calibration.forward import ALL, Forward, LayerRun, Open
 from edgespec.export.calibration.graph import (
     CHOSEN,
@@ -27,38 +26,14 @@ from edgespec.export.formats.products import one_blas_thread
 from edgespec.export.formats.rounded_matrices import RoundedMatrices
 from edgespec.export.formats.rounding import rounded as rounded_alone
 from edgespec.export.formats.tiles import Floats, tile_weights
-from edgespec.models import (
-    Attention,
-    Checkpoint,
-    Linear,
-    Mlp,
-    MlpAndMoe,
-    Moe,
-    Sublayer,
-)
-from edgespec.models.layers.sublayers import FeedForward, PlainMlp, inner_parts
+from edgespec.models import Checkpoint, Linear, Mlp, MlpAndMoe, Moe, Sublayer
+from edgespec.models.layers.sublayers import PlainMlp
 
 # The residual stream of a text's first tokens is unlike all others: no damage is measured there.
 _WARM_UP = 8
-_EXPERT = re.compile(r"\.experts\.\d+\.")
 
 Progress = Callable[[int, int], None]
 """Called with the number of layers done and the total number."""
-
-
-@dataclass(frozen=True)
-class CalibrationResult:
-    """The results of calibrating a model.
-
-    Attributes:
-        damage: damage of each matrix of the layers, by name: how much its sublayer's output changes
-            if this matrix alone is rounded, as the mean over tokens of the squared change divided
-            by the square of the residual stream. It is 0 for matrices that are not rounded.
-        sizes: number of weights of each of these matrices.
-    """
-
-    damage: Mapping[str, float]
-    sizes: Mapping[str, int]
 
 
 @dataclass(frozen=True)
@@ -195,63 +170,6 @@ def _mixed(
             found = forward.compute_expert(forward.expert(expert), rows, x)
             total[rows] += each.shares * found[RESULT]
     return routed, total
-
-
-def to_widen(
-    calibration: CalibrationResult, more: Mapping[str, float], room: float
-) -> frozenset[str]:
-    """Returns the matrices that need more bits most: those with the most damage per added bit.
-
-    Args:
-        calibration: the model's calibration.
-        more: bits that each weight of a matrix would have more, by name.
-        room: maximum bits that are added, as the mean over all weights.
-    """
-    cost = defaultdict[str, float](float)
-    gain = defaultdict[str, float](float)
-    members = defaultdict[str, list[str]](list)
-    for name in calibration.damage.keys() & more.keys():
-        group = _EXPERT.sub(".experts.", name)  # experts of a layer have one format
-        members[group].append(name)
-        cost[group] += calibration.sizes[name] * more[name]
-        gain[group] += calibration.damage[name]
-    left = room * sum(calibration.sizes.values())
-    chosen = set[str]()
-    for group in sorted(cost, key=lambda each: (-gain[each] / cost[each], each)):
-        if gain[group] and cost[group] <= left:
-            chosen.update(members[group])
-            left -= cost[group]
-    return frozenset(chosen)
-
-
-def by_rule(checkpoint: Checkpoint) -> CalibrationResult:
-    """Returns what stands for the damage of matrices where no text is read.
-
-    Most by weight are those of values: with grouped heads, they are a hundredth of the weights and
-    cause a third of the damage. Then come the last matrices of MLPs, of the first and the last
-    eighth of the layers before every third of the others; they are those that have more bits in
-    llama.cpp's Q4_K_M.
-    """
-    layers = len(checkpoint.decoder.layers)
-    damage = dict[str, float]()
-    for number, layer in enumerate(checkpoint.decoder.layers):
-        inner = number - layers // 8
-        outer = inner < 0 or number >= 7 * layers // 8
-        for each in (part for sublayer in layer for part in inner_parts(sublayer)):
-            if isinstance(each, Attention) and each.v is not None:
-                damage[each.v.weight] = 3.0
-            elif isinstance(each, FeedForward):
-                worth = 2.0 if outer else 1.0 if inner % 3 == 2 else 0.0
-                damage |= {linear.weight: worth for linear in _downs(each)}
-    linears = [linear for each in checkpoint.decoder.sublayers for linear in each.linears]
-    sizes = {each.weight: each.in_features * each.out_features for each in linears}
-    return CalibrationResult({name: sizes[name] * worth for name, worth in damage.items()}, sizes)
-
-
-def _downs(layer: FeedForward) -> list[Linear]:
-    if isinstance(layer, MlpAndMoe):
-        return [*_downs(layer.mlp), *_downs(layer.moe)]
-    return [each.down for each in (layer.experts if isinstance(layer, Moe) else [layer])]
 
 
 class _Judge:

@@ -14,7 +14,7 @@ from safetensors.numpy import load_file, save_file
 from edgespec import LLM, bundle, export
 from edgespec.errors import CheckpointError, ExportError, InputError
 from edgespec.export import CalibrationResult, ExportOptions, RoundedMatrices, Texts, calibrate
-from edgespec.export.calibration.calibrate import to_widen
+from edgespec.export.calibration.damage import to_widen
 from edgespec.export.formats.tiles import tile_weights
 from edgespec.measuring.perplexity import TokenizedText
 from edgespec.models import load_checkpoint
