@@ -173,3 +173,9 @@ def show(events: Iterable[AnswerEvent], thoughts: bool) -> None:
             text.close()
             if whole or text.begun:
                 tell()
+
+
+def say(text: str) -> None:
+    """Tells the user, on stderr, what is no part of an answer."""
+    told = WrappingWriter(sys.stderr)
+    told.write(f"{text}\n")

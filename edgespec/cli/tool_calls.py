@@ -15,10 +15,9 @@ from edgespec.mcp.toolbox import MOST_CALLS, Toolbox
 from edgespec.runtime.text.tools.forms import call_form
 
 if TYPE_CHECKING:
+    from edgespec.cli.chat_files import Message
     from edgespec.llm.llm import LLM
     from edgespec.runtime.text.tools.calls import ToolCall
-
-Message = dict[str, Any]
 
 _ANSWERS = "[y]es / [n]o / [a]lways"
 

@@ -6,48 +6,30 @@ import argparse
 import io
 import sys
 from pathlib import Path
-from types import NoneType
 from typing import TYPE_CHECKING, Any
 
-from edgespec.cli.answering import WrappingWriter, answer_events, show
-from edgespec.cli.arguments import (
-    MACHINE,
-    TEXT,
-    WHOLE,
-    add_model,
-    add_options,
-    given,
-    reader,
-)
-from edgespec.cli.chat_files import (
-    Mentions,
-    Message,
-    complete,
-    read_conversation,
-    write_conversation,
-)
-from edgespec.cli.echo import echo_off
-from edgespec.cli.interrupts import cancelled_by_sigint
+from edgespec.cli.answering import say
+from edgespec.cli.arguments import MACHINE, TEXT, WHOLE, add_model, add_options, given
+from edgespec.cli.chat_files import Mentions, complete, read_conversation, write_conversation
+from edgespec.cli.conversation import AnswerSettings, Conversation
 from edgespec.cli.mcp_servers import toolbox_of
 from edgespec.cli.models import loaded, name_demonstration, warm_up_aside
 from edgespec.cli.parsing import Rare
 from edgespec.cli.proposing import chosen_model
-from edgespec.cli.spellings import SETTINGS_INSTEAD, SETTINGS_OF_OLLAMA
 from edgespec.cli.terminal import tell
 from edgespec.cli.typed import BLOCK, MessageReader
 from edgespec.errors import ContextLengthError, EdgespecError, InputError, did_you_mean
 from edgespec.llm.load.options import LoadOptions
-from edgespec.llm.options import GenerationOptions, in_conversation
+from edgespec.llm.options import GenerationOptions
 from edgespec.system.files import typed_path
-from edgespec.system.options import Option, kinds_of, unknown
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from edgespec.cli.chat_files import Message
     from edgespec.cli.tool_calls import ToolUse
     from edgespec.llm.llm import LLM
     from edgespec.llm.result import Result
-    from edgespec.llm.stream import Stream
     from edgespec.mcp.toolbox import Toolbox
 
 _HELP = f"""\
@@ -71,9 +53,6 @@ the next one, and pasted lines. Ctrl-C stops an answer, or drops such a message.
 The arrow keys bring back what was typed, in earlier chats too, unless it begins
 with a space. TAB, pasted lines and earlier chats are not for Windows."""
 
-_THOUGHTS = "thoughts"  # what /set takes besides options of an answer
-_OTHERS = ("stop", "json_schema")  # options that it takes though they are no plain values
-_SWITCHES = {bool, NoneType}  # types of options that it does not take
 _LEAVE = ("/bye", "/exit", "/quit")
 
 
@@ -126,12 +105,12 @@ def execute(arguments: argparse.Namespace) -> int:
     with toolbox_of(arguments.mcp) as box, loaded(arguments) as llm:
         warm_up_aside(llm)
         name_demonstration(arguments, llm)
-        _Conversation(llm, messages, options, arguments.history, box).talk()
+        _Chat(llm, messages, options, arguments.history, box).talk()
     return 0
 
 
-class _Conversation:
-    """The messages so far, and the session with the model's caches for them."""
+class _Chat:
+    """What is typed: messages, and commands that begin with a slash."""
 
     def __init__(
         self,
@@ -141,17 +120,9 @@ class _Conversation:
         history: Path | None,
         box: Toolbox | None,
     ) -> None:
-        from edgespec.llm.chat import ChatOptions
         from edgespec.llm.prompts import or_more_context
 
         self._llm = llm
-        self._session = llm.session()
-        self._beginning = [each for each in messages[:1] if each["role"] == "system"]
-        self._messages = messages
-        self._given = dict(options)
-        self._thoughts = False
-        self._kind = ChatOptions if llm.tokenizer.has_chat_template else GenerationOptions
-        self._last: Result | None = None
         self._commands: dict[str, Callable[[str], None]] = {
             "/clear": self._clear,
             "/retry": self._retry,
@@ -159,13 +130,13 @@ class _Conversation:
             "/system": self._system,
             "/set": self._set,
             "/save": self._save,
-            "/tools": lambda _: _say(self._tool_use.listed()),
-            "/last": lambda _: _say(self._tool_use.last()),
+            "/tools": lambda _: say(self._tool_use.listed()),
+            "/last": lambda _: say(self._tool_use.last()),
             "/stats": self._stats,
             "/show": self._show,
             "/load": self._load,
-            "/help": lambda _: _say(_HELP),
-            "/?": lambda _: _say(_HELP),
+            "/help": lambda _: say(_HELP),
+            "/?": lambda _: say(_HELP),
         }
         self._typed = MessageReader(self._complete)
         self._tools: ToolUse | None = None
@@ -173,6 +144,8 @@ class _Conversation:
             from edgespec.cli.tool_calls import ToolUse
 
             self._tools = ToolUse.of(box, self._typed.ask if self._typed.by_hand else None, llm)
+        self._settings = AnswerSettings(llm, options)
+        self._conversation = Conversation(llm, messages, self._settings, self._tools)
         self._mentions = Mentions(
             lambda text: len(llm.tokenizer.encode(text, add_special=False)),
             llm.context_length,
@@ -184,7 +157,7 @@ class _Conversation:
             # Fails early if the chat template is broken.
             llm.tokenizer.chat([*messages, {"role": "user", "content": "hello"}])
         else:
-            _say("this model has no chat template: it continues your messages as plain text")
+            say("this model has no chat template: it continues your messages as plain text")
 
     @property
     def _tool_use(self) -> ToolUse:
@@ -194,7 +167,7 @@ class _Conversation:
 
     def talk(self) -> None:
         if self._typed.by_hand:
-            _say("/help shows the commands")
+            say("/help shows the commands")
         while (line := self._line()) is not None and line.strip() not in _LEAVE:
             said = self._typed.whole(line)
             try:
@@ -204,12 +177,12 @@ class _Conversation:
                     self._obey(*line.split(maxsplit=1))
                 else:
                     asked = {"role": "user", "content": self._with_files(said)}
-                    self._answer([*self._messages, asked])
+                    self._conversation.answer([*self._conversation.messages, asked])
             except ContextLengthError as error:
-                begun = len(self._messages) > len(self._beginning)
-                _say(f"{error}{', or start a new conversation with /clear' * begun}")
+                anew = ", or start a new conversation with /clear" * self._conversation.is_begun
+                say(f"{error}{anew}")
             except EdgespecError as error:  # the conversation goes on
-                _say(str(error))
+                say(str(error))
 
     def _line(self) -> str | None:
         while True:
@@ -219,12 +192,12 @@ class _Conversation:
                 return None
             except KeyboardInterrupt:
                 tell()
-                _say("quit with Ctrl-D or /bye")
+                say("quit with Ctrl-D or /bye")
 
     def _with_files(self, said: str) -> str:
         text, notes = self._mentions.expand(said)
         for note in notes:
-            _say(note)
+            say(note)
         return text
 
     def _obey(self, command: str, rest: str = "") -> None:
@@ -234,66 +207,39 @@ class _Conversation:
         self._commands[command](rest.strip())
 
     def _clear(self, _: str) -> None:
-        self._messages = list(self._beginning)
-        self._last = None
-        _say("a new conversation" + ", with the same system message" * bool(self._beginning))
+        self._conversation.clear()
+        kept = self._conversation.system is not None
+        say("a new conversation" + ", with the same system message" * kept)
 
     def _retry(self, _: str) -> None:
-        before = self._require_answer()["content"]
-        if self._given.get("seed") is not None:
-            self._given["seed"] += 1
-        self._answer(self._messages[:-1])
-        if self._messages[-1]["content"] == before and not self._options.get("temperature"):
-            _say("it is the same, since the temperature is 0: /set temperature 0.7 varies it")
+        conversation = self._conversation
+        before = conversation.last_answer()["content"]
+        self._settings.vary()
+        conversation.answer(conversation.messages[:-1])
+        same = conversation.messages[-1]["content"] == before
+        if same and not self._settings.options.get("temperature"):
+            say("it is the same, since the temperature is 0: /set temperature 0.7 varies it")
 
     def _continue(self, _: str) -> None:
-        self._require_answer()
-        self._answer(self._messages)
-
-    def _require_answer(self) -> Message:
-        if not self._messages or self._messages[-1]["role"] != "assistant":
-            raise InputError("there is no answer yet: write a message first")
-        return self._messages[-1]
+        self._conversation.last_answer()
+        self._conversation.answer(self._conversation.messages)
 
     def _system(self, text: str) -> None:
         if text:
-            others = self._messages[len(self._beginning) :]
-            self._beginning = [{"role": "system", "content": text}]
-            self._messages = [*self._beginning, *others]
-            _say("the system message is set")
+            self._conversation.system = text
+            say("the system message is set")
         else:
-            _say(self._beginning[0]["content"] if self._beginning else "there is no system message")
+            told = self._conversation.system
+            say("there is no system message" if told is None else told)
 
     def _set(self, words: str) -> None:
-        name, _, value = words.removeprefix("parameter ").partition(" ")
+        name, _, value = words.removeprefix("parameter ").strip().partition(" ")
         name = name.replace("-", "_")
         value = value.strip()
-        name = SETTINGS_OF_OLLAMA.get(name, name)
-        plain = (each for each, kinds in kinds_of(self._kind).items() if {*kinds} - _SWITCHES)
-        known = [*plain, *_OTHERS]
-        if not words:
-            thoughts = "on" if self._thoughts else "off"
-            given = {each: v for each, v in self._options.items() if v not in (None, [], "")}
-            told = (f"{each} {value}" for each, value in given.items())
-            _say("; ".join([*told, f"{_THOUGHTS} {thoughts}"]))
-        elif name == _THOUGHTS:
-            Option("", choices=("on", "off")).check(name, value, (str,))
-            self._thoughts = value == "on"
-            _say(f"{_THOUGHTS} {value}")
-        elif name == "system":
+        if name == "system":
             self._system(value.strip('"'))
-        elif name not in known and (how := SETTINGS_INSTEAD.get(name.removeprefix("no"))):
-            raise InputError(f"there is no option {name}: {how}")
-        elif name not in known:
-            raise InputError(unknown(name, [_THOUGHTS, *known]))
         else:
-            try:
-                found = {name: reader(self._kind, name)(value)}
-            except OSError as error:
-                raise InputError(f"{name} is {value!r}: {error.strerror}") from error
-            self._kind.of(self._given | found)
-            self._given |= found
-            _say(f"{name} {value}")
+            say(self._settings.change(name, value) if name else self._settings.told())
 
     def _save(self, name: str) -> None:
         if not name:
@@ -303,86 +249,27 @@ class _Conversation:
         if exists and path.resolve() not in self._own:
             self._own.add(path.resolve())
             raise InputError(f"{name} exists: repeat the command to replace it")
-        write_conversation(path, self._messages)
+        write_conversation(path, self._conversation.messages)
         self._own.add(path.resolve())
         replaced = ", in place of the old file" if exists else ""
-        _say(f"saved {len(self._messages)} messages to {name}{replaced}")
-
-    @property
-    def _options(self) -> dict[str, Any]:
-        return in_conversation(self._llm.sampling, self._given)
-
-    def _answer(self, asked: list[Message]) -> None:
-        """Answers a conversation, or goes on with the answer that it ends with.
-
-        Where an answer calls tools, their results are given, and the model goes on.
-        """
-        if self._tools is None:
-            self._answer_once(asked)
-            return
-        before = self._messages
-        self._tools.begin()
-        goes_on = True
-        try:
-            result = self._answer_once(asked)
-            while result.finish_reason == "tool_calls" and goes_on:
-                results, goes_on = self._tools.run(result.tool_calls)
-                self._messages = [*self._messages, *results]
-                if goes_on:
-                    result = self._answer_once(self._messages)
-        except EdgespecError:
-            self._messages = before  # what a tool gave would fail all later answers, too
-            raise
-
-    def _answer_once(self, asked: list[Message]) -> Result:
-        begun = asked[-1] if asked[-1]["role"] == "assistant" else {}
-        stream = self._stream(asked)
-        with cancelled_by_sigint(stream), echo_off():
-            show(answer_events(stream), self._thoughts)
-        self._last = result = stream.result
-        answer = {**result.message, "content": begun.get("content", "") + result.text}
-        answer.pop("reasoning_content", None)
-        if result.finish_reason != "tool_calls":
-            answer.pop("tool_calls", None)
-        if result.reasoning and not answer["content"]:  # where /continue goes on
-            answer["reasoning_content"] = begun.get("reasoning_content", "") + result.reasoning
-        self._messages = [*(asked[:-1] if begun else asked), answer]
-        if gone := result.messages_left_out:
-            _say(f"the {gone} oldest messages had no room in the context, and were not read")
-        if result.finish_reason == "length":
-            _say(
-                f"stopped after {result.new_tokens} tokens: /continue goes on, /set max_new_tokens "
-                "allows longer answers"
-            )
-        elif result.finish_reason == "loop":
-            _say("stopped: it repeats itself (/continue goes on)")
-        elif result.finish_reason == "context":
-            _say("the context is full: start a new conversation with /clear")
-        return result
-
-    def _stream(self, messages: list[Message]) -> Stream:
-        options = {"stop_loops": True, **self._options}
-        if self._llm.tokenizer.has_chat_template:
-            tools = {} if self._tools is None else self._tools.options
-            return self._session.chat_stream(messages, **options, **tools)
-        text = "".join(each["content"] for each in messages)
-        return self._session.stream(text, **options)
+        say(f"saved {len(self._conversation.messages)} messages to {name}{replaced}")
 
     def _stats(self, _: str) -> None:
-        _say("there is no answer yet" if self._last is None else _facts(self._last))
+        last = self._conversation.last
+        say("there is no answer yet" if last is None else _facts(last))
 
     def _show(self, _: str) -> None:
         from edgespec.store.making import bundle_name
 
         target = self._llm.bundle.target
-        _say(
+        say(
             f"{bundle_name(self._llm.bundle)}: {target.architecture}, {target.parameters:,} "
             f"parameters, context of {self._llm.context_length:,} tokens, draft {self._llm.draft}"
         )
         self._system("")
 
     def _load(self, name: str) -> None:
-        _say(
+        say(
             f"`edgespec chat {name or 'MODEL'}` chats with another model: leave with /bye; /save "
             "FILE.json before, and --history FILE.json goes on with this conversation"
         )
@@ -405,9 +292,3 @@ def _facts(result: Result) -> str:
         f"rounds by source: {', '.join(sources) or 'none'}",
     ]
     return "; ".join(facts)
-
-
-def _say(text: str) -> None:
-    """Prints what is for the user and not part of the conversation."""
-    told = WrappingWriter(sys.stderr)
-    told.write(f"{text}\n")
