@@ -35,8 +35,6 @@ MACHINE = ("lora", "device", "draft_device", "gpu_layers", "threads", "context",
 CACHES = ("sessions", "prompt_cache", "prompt_cache_size")
 """Options of what texts leave for others."""
 
-CHAT_HELP = "send the prompt as a user message in the model's chat template"
-
 _ESCAPES = {r"\n": "\n", r"\t": "\t", r"\\": "\\"}
 
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import edgespec
 from edgespec import bundle as bundles
 from edgespec.bundle import TARGET, Bundle
-from edgespec.cli.arguments import CHAT_HELP, MACHINE, add_model, add_options, given, require_least
+from edgespec.cli.arguments import MACHINE, add_model, add_options, given, require_least
 from edgespec.cli.models import chosen
 from edgespec.cli.parsing import Rare
 from edgespec.cli.tables import markdown_table
@@ -62,7 +62,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
     texts.add_argument(
         "--limit", type=int, metavar="N", help=Rare("use only N prompts, of all parts of the files")
     )
-    texts.add_argument("--chat", action="store_true", help=Rare(CHAT_HELP))
+    texts.add_argument(
+        "--chat",
+        action="store_true",
+        help=Rare("send the prompt as a user message in the model's chat template"),
+    )
     texts.add_argument(
         "--repeat",
         type=int,

@@ -8,6 +8,7 @@ from typing import Annotated, Any, cast
 
 from pydantic import BeforeValidator, Discriminator, Field, Tag
 
+from edgespec.llm.at_once import are_prompts
 from edgespec.llm.llm import LLM
 from edgespec.llm.options import GenerationOptions
 from edgespec.llm.request import GenerationRequest
@@ -26,13 +27,9 @@ from edgespec.system.jobs import require_waiter
 _COMPLETION_TOKENS = 16  # default of a completion's max_tokens in OpenAI's API
 
 
-def _are_several(prompt: Any) -> bool:
-    return isinstance(prompt, list) and bool(prompt) and isinstance(prompt[0], str | list)
-
-
 def _only(prompt: Any) -> Any:
     """Unpacks a list with one prompt."""
-    return prompt[0] if _are_several(prompt) and len(prompt) == 1 else prompt
+    return prompt[0] if are_prompts(prompt) and len(prompt) == 1 else prompt
 
 
 _ONE = member("one prompt")
@@ -40,7 +37,7 @@ _SEVERAL = member("several prompts")
 Several = Annotated[list[Text | Tokens], Field(max_length=MAX_CHOICES, fail_fast=True)]
 Prompts = Annotated[
     Annotated[Text | Tokens, Tag(_ONE)] | Annotated[Several, Tag(_SEVERAL)],
-    Discriminator(lambda prompt: _SEVERAL if _are_several(prompt) else _ONE),
+    Discriminator(lambda prompt: _SEVERAL if are_prompts(prompt) else _ONE),
     BeforeValidator(_only, json_schema_input_type=Text | Tokens | Several),
 ]
 
@@ -64,7 +61,7 @@ class CompletionRequest(TextRequest):
 
     @property
     def prompts(self) -> int:  # noqa: D102
-        return len(self.prompt) if _are_several(self.prompt) else 1
+        return len(self.prompt) if are_prompts(self.prompt) else 1
 
     def texts(self, llm: LLM) -> list[Stream]:  # noqa: D102
         if self.choices > MAX_CHOICES:

@@ -21,26 +21,6 @@ from edgespec.serve.protocols.fields import (
 
 SEEDS = 1 << 64
 
-_OPTIONS = (
-    "stop",
-    "seed",
-    "temperature",
-    "top_p",
-    "top_k",
-    "min_p",
-    "typical_p",
-    "top_n_sigma",
-    "xtc_probability",
-    "xtc_threshold",
-    "mirostat",
-    "mirostat_tau",
-    "mirostat_eta",
-    "dry_multiplier",
-    "dry_base",
-    "dry_allowed_length",
-    "dry_penalty_last_n",
-    "dry_sequence_breakers",
-)
 _LAST_TOKENS = 64  # default of `repeat_last_n` in llama.cpp and Ollama
 
 # Where -1 switches something off, as in vLLM.
@@ -68,7 +48,7 @@ _Breakers = Annotated[
 
 
 class Sampling(Fields):
-    """What every body may say of sampling.
+    """What every body may say of sampling; a field is called like the option that it gives.
 
     Names besides OpenAI's are llama.cpp's, or KoboldCpp's and text-generation-webui's.
     """
@@ -104,7 +84,7 @@ class Sampling(Fields):
     @property
     def sampling(self) -> Json:
         """The options of sampling that are given, and what ends the text."""
-        found = self.given(*_OPTIONS)
+        found = self.given(*Sampling.model_fields)
         if found.get("temperature", 1.0) < LEAST_TEMPERATURE:
             found["temperature"] = 0.0  # some clients, such as ragas, send 1e-8 for 0
         return found
