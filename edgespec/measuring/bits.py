@@ -1,4 +1,4 @@
-"""Check that a model's logits have the same bits however a sequence is read.
+"""Checks that a model's logits have the same bits however a sequence is read.
 
 This property makes drafted text equal to plain decoding. Texts show a difference only at near-ties
 of two tokens; the bits of the logits show it at the first row.

@@ -40,7 +40,7 @@ class ByteSource(TensorSource, Protocol):
         """
 
     def read_bytes(self, name: str, start: int, stop: int) -> NDArray[np.uint8]:
-        """Read rows start to stop of a tensor of bytes."""
+        """Reads rows start to stop of a tensor of bytes."""
 
 
 Layout = Literal["rows", "columns", "mxfp4"]

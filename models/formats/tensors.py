@@ -78,7 +78,7 @@ class TensorSource(Protocol):
         """
 
     def read(self, name: str) -> NDArray[np.float32]:
-        """Read a whole tensor, in its own shape, into memory of the caller's.
+        """Reads a whole tensor, in its own shape, into memory of the caller's.
 
         Raises:
             CheckpointError: There is no such tensor, or the file has changed since it was opened.
@@ -86,7 +86,7 @@ class TensorSource(Protocol):
         """
 
     def read_rows(self, name: str, start: int, stop: int) -> NDArray[np.float32]:
-        """Read rows start to stop of a tensor, [stop - start, ...], into memory of the caller's.
+        """Reads rows start to stop of a tensor, [stop - start, ...], into memory of the caller's.
 
         Raises:
             CheckpointError: There is no such tensor, or the file has changed since it was opened.
@@ -102,7 +102,7 @@ class TensorSource(Protocol):
         """
 
     def read_blocks(self, name: str, start: int, stop: int) -> BlockRows:
-        """Read rows start to stop of a matrix that `blocks` says to be in blocks.
+        """Reads rows start to stop of a matrix that `blocks` says to be in blocks.
 
         `read_rows` gives the same weights, multiplied out in float32.
 
@@ -122,7 +122,7 @@ class TensorSource(Protocol):
         """
 
     def read_encoded(self, name: str, start: int, stop: int) -> NDArray[np.uint8]:
-        """Read rows start to stop of a matrix that has an `encoding`, [stop - start, bytes].
+        """Reads rows start to stop of a matrix that has an `encoding`, [stop - start, bytes].
 
         `read_rows` gives the same weights. In damaged files some are not finite.
 
@@ -133,7 +133,7 @@ class TensorSource(Protocol):
 
 
 def check_rows(name: str, start: int, stop: int, rows: int) -> None:
-    """Check that a tensor of so many rows has rows start to stop, at least one.
+    """Checks that a tensor of so many rows has rows start to stop, at least one.
 
     Raises:
         ValueError: It has not.
@@ -143,7 +143,7 @@ def check_rows(name: str, start: int, stop: int, rows: int) -> None:
 
 
 def check_shapes(tensors: TensorSource, expected: Mapping[str, tuple[int, ...]]) -> None:
-    """Check that all expected tensors can be read and have the expected shapes.
+    """Checks that all expected tensors can be read and have the expected shapes.
 
     Raises:
         UnsupportedModelError: A tensor is stored in a form that cannot be read.

@@ -179,7 +179,7 @@ class Alignment:
         return best
 
     def _settle(self, track: _Track) -> None:
-        """Take a place for sure, and learn what was changed before it."""
+        """Takes a place for sure, and learns what was changed before it."""
         if self._parted is not None:
             start = track.place - track.length
             self._edits.learn(self._parted, start, self._since[: -track.length])

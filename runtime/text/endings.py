@@ -51,7 +51,7 @@ class StopMatcher:
         self.found: int | None = None
 
     def push(self, text: str) -> tuple[str, bool]:
-        """Take the next piece of text.
+        """Takes the next piece of text.
 
         Returns:
             The text that can be shown now, and whether a stop string was found. After one was

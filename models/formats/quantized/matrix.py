@@ -204,7 +204,7 @@ def modules(tensors: SafetensorsFolder, part: str) -> list[str]:
 
 
 def require_shape(tensors: SafetensorsFolder, name: str, *wanted: tuple[int, ...]) -> None:
-    """Check that a part of a quantized matrix has one of the shapes that the other parts ask for.
+    """Checks that a part of a quantized matrix has one of the shapes that the other parts ask for.
 
     Raises:
         CheckpointError: It has another shape, or is missing.

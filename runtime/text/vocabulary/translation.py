@@ -83,7 +83,7 @@ class RecodedText:
         return self._ids or _nothing(self._draft)
 
     def _settle(self, ids: list[int]) -> None:
-        """Take the beginning of the end as final once there are many tokens of it."""
+        """Takes the beginning of the end as final once there are many tokens of it."""
         if len(ids) <= 2 * _OPEN:
             return
         pieces = [self._draft.pieces[id_] for id_ in ids]
