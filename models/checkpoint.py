@@ -17,6 +17,7 @@ from edgespec.models.formats.gguf.opening import open_gguf
 from edgespec.models.formats.quantized.opening import opened as unpacked
 from edgespec.models.formats.safetensors_folder import SafetensorsFolder
 from edgespec.models.formats.tensors import TensorSource, check_shapes, equal_tensors
+from edgespec.models.formats.tiktoken_file import TIKTOKEN_FILE, read_tiktoken
 from edgespec.models.heads import nextn
 from edgespec.models.named import TOWER
 from edgespec.models.opened import CHAT_TEMPLATE, TOKENIZER_FILES, CheckpointParts
@@ -172,6 +173,10 @@ def _open_folder(path: Path) -> CheckpointParts:
     composite = fields.get("model_type") in COMPOSITES
     # Before the weights, which models of unknown types often have in other files.
     architecture = architecture_of(text_group(fields) if composite else fields)
+    ranks = path / TIKTOKEN_FILE
+    if "tokenizer.json" not in contents and architecture.splitting and ranks.is_file():
+        own = _parsed(path, contents, "tokenizer_config.json")
+        contents["tokenizer.json"] = read_tiktoken(ranks, own, architecture.splitting)
     pooled = read_pooled(path)
     if architecture.embeds:
         pooled = pooled or UNTOLD

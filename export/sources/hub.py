@@ -12,6 +12,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from edgespec.errors import ExportError, first_line
+from edgespec.models.formats.tiktoken_file import TIKTOKEN_FILE
 from edgespec.models.named import (
     HUB_FILE,
     HUB_ID,
@@ -27,7 +28,7 @@ from edgespec.models.pooled import MODULES
 if TYPE_CHECKING:
     from edgespec.export.role import Progress
 
-_WANTED = ["*.safetensors", "*.json", "*.jinja"]
+_WANTED = ["*.safetensors", "*.json", "*.jinja", TIKTOKEN_FILE]
 # Mistral's repositories contain all weights twice; subfolders contain other formats.
 _UNWANTED = ["consolidated*", "*/*"]
 _POOLING = ["*_Pooling/config.json"]  # of an embedding model, see `models/pooled.py`

@@ -62,6 +62,7 @@ class KimiLinear(Glm4MoeLite):
         max_position_embeddings=1_048_576,
         eos_token_id=163_586,
     )
+    splitting = "kimi-k2"
 
     @classmethod
     def usual(cls, fields: ConfigFields) -> ConfigFields:

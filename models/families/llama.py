@@ -42,6 +42,8 @@ class Llama:
         heads_together: Whether these are of all heads as one vector, and not of each.
         embeds: Whether its models make embeddings, or scores, and never text.
         beside: What names of tensors begin with that are for other uses of the model.
+        splitting: How texts are split where a folder has its tokenizer as a file of tiktoken, which
+            does not say so: the name that GGUF files have for it; empty: there is no such folder.
 
     Args:
         config: The config.
@@ -67,6 +69,7 @@ class Llama:
     heads_together: ClassVar[bool] = False
     biased: ClassVar[tuple[str, ...]] = ("",)
     embeds: ClassVar[bool] = False
+    splitting: ClassVar[str] = ""
     beside: ClassVar[tuple[str, ...]] = ("lm_head.weight", "mtp.")  # see `models/heads/mtp.py`
 
     def __init__(self, config: ModelConfig, layers: str = "model.layers") -> None:

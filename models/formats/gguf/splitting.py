@@ -108,7 +108,8 @@ _QWEN2 = Splitting((_words(r"\p{N}"),), normalized=True)
 _GPT4O = Splitting((_cases(r"\p{N}{1,3}", f"{_SHORT}?"),))
 _HAN = r"\p{Han}"
 _KIMI = Splitting(
-    (rf"{_HAN}+|" + _cases(r"\p{N}{1,3}", f"{_SHORT}?", without=_HAN, breaks=r"\r\n"),)
+    (rf"{_HAN}+|" + _cases(r"\p{N}{1,3}", f"{_SHORT}?", without=_HAN, breaks=r"\r\n"),),
+    whole=True,
 )
 _DEEPSEEK = Splitting(
     (
