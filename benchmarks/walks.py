@@ -37,8 +37,9 @@ from edgespec import LLM
 from edgespec import bundle as bundles
 from edgespec.models.embedded import BUNDLE
 from edgespec.serve.app import application
-from edgespec.serve.models import Models, ServedModel
+from edgespec.serve.models import Models
 from edgespec.serve.queue import RequestQueue
+from edgespec.serve.served_model import ServedModel
 
 if TYPE_CHECKING:
     from types import CodeType, FrameType

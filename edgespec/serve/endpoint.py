@@ -19,7 +19,6 @@ from edgespec.llm.embedding import Embedder
 from edgespec.llm.llm import LLM
 from edgespec.llm.pooling import TextTokens
 from edgespec.llm.ranking import Reranker
-from edgespec.serve.models import ServedModel
 from edgespec.serve.parts import Part
 from edgespec.serve.protocols.embeddings import EmbeddingResult, require_embeddings
 from edgespec.serve.protocols.fields import Json
@@ -38,6 +37,7 @@ from edgespec.serve.protocols.protocol import (
 from edgespec.serve.protocols.rerank import RankResult, require_ranking
 from edgespec.serve.queue import RequestQueue
 from edgespec.serve.refusals import RequestError, as_refusal, internal_error, shorten_value
+from edgespec.serve.served_model import ServedModel
 
 _SMALL = 1 << 16  # bytes of a body that are parsed in less than a few milliseconds
 _READING = 1.0  # seconds without a word until a stream tells how much of its prompt was read

@@ -9,7 +9,8 @@ import psutil
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
 from edgespec.llm.result import Result
-from edgespec.serve.models import Models, ServedModel
+from edgespec.serve.models import Models
+from edgespec.serve.served_model import ServedModel
 
 _TTFT_SECONDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
 _TPOT_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1)

@@ -14,8 +14,9 @@ from edgespec.runtime.speculation.generation import NO_DRAFT
 from edgespec.runtime.text.infill import InfillFormat
 from edgespec.runtime.text.thinking import thinking_form
 from edgespec.runtime.text.tools.forms import call_form
-from edgespec.serve.models import Models, ServedModel
+from edgespec.serve.models import Models
 from edgespec.serve.protocols.fields import Json
+from edgespec.serve.served_model import ServedModel
 
 CAPABILITIES: Mapping[str, Callable[[ServedModel], bool]] = {
     "completion": lambda model: True,

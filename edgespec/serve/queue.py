@@ -15,9 +15,10 @@ from edgespec.llm.llm import LLM
 from edgespec.llm.result import Result
 from edgespec.llm.stream import Stream
 from edgespec.serve.metrics import Metrics
-from edgespec.serve.models import Claim, Models, ServedModel
+from edgespec.serve.models import Claim, Models
 from edgespec.serve.parts import Conversations, Part, Reader
 from edgespec.serve.refusals import RequestError, shutting_down
+from edgespec.serve.served_model import ServedModel
 from edgespec.serve.threads import SideThreads
 
 if TYPE_CHECKING:

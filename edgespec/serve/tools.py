@@ -13,11 +13,11 @@ from starlette.types import Receive, Scope, Send
 
 from edgespec.errors import EdgespecError
 from edgespec.serve.endpoint import Endpoint, SendJson
-from edgespec.serve.models import ServedModel
 from edgespec.serve.protocols.fields import Fields, Json
 from edgespec.serve.protocols.protocol import Protocol
 from edgespec.serve.queue import RequestQueue
 from edgespec.serve.refusals import RequestError, shorten_value
+from edgespec.serve.served_model import ServedModel
 
 if TYPE_CHECKING:
     from edgespec.mcp.toolbox import ServedTool, Toolbox

@@ -22,9 +22,10 @@ from edgespec import LLM, export
 from edgespec.export import ExportOptions
 from edgespec.llm.llm import inside
 from edgespec.serve.access import Access, Certificate
-from edgespec.serve.models import Models, ServedModel
+from edgespec.serve.models import Models
 from edgespec.serve.queue import RequestQueue
 from edgespec.serve.running import Server, listen
+from edgespec.serve.served_model import ServedModel
 
 MODEL = "tiny"
 PROMPT = "def fibonacci(n):\n"

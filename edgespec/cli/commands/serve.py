@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from edgespec.bundle import Bundle
     from edgespec.mcp.toolbox import Toolbox
     from edgespec.serve.access import Certificate
-    from edgespec.serve.models import ServedModel
+    from edgespec.serve.served_model import ServedModel
 
 KEY_VARIABLE = "EDGESPEC_API_KEY"
 _LONGEST_AT_ONCE = 4  # texts as long as the context that memory is planned for, if it has room
@@ -310,7 +310,7 @@ def _bundles(arguments: argparse.Namespace) -> dict[str, Bundle]:
 
 
 def _models(found: Mapping[str, Bundle], arguments: argparse.Namespace) -> list[ServedModel]:
-    from edgespec.serve.models import ServedModel
+    from edgespec.serve.served_model import ServedModel
 
     most = None if arguments.sessions else arguments.parallel or _LONGEST_AT_ONCE
     options = LoadOptions(**{**given(arguments, LoadOptions), "sessions": arguments.sessions or 1})

@@ -7,9 +7,9 @@ from typing import Annotated
 
 from pydantic import ConfigDict, Field, RootModel
 
-from edgespec.serve.models import ServedModel
 from edgespec.serve.protocols.fields import LONG, Fields, Int, Json
 from edgespec.serve.refusals import RequestError, shorten_value
+from edgespec.serve.served_model import ServedModel
 
 
 class AdapterScale(Fields):

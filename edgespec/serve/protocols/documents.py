@@ -10,8 +10,8 @@ from pydantic import Field
 
 from edgespec.errors import InputError
 from edgespec.serve.documents import MOST_BYTES, pdf_text
-from edgespec.serve.models import ServedModel
 from edgespec.serve.protocols.fields import Fields, Json
+from edgespec.serve.served_model import ServedModel
 
 
 class PdfRequest(Fields):

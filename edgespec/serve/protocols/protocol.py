@@ -18,11 +18,11 @@ from edgespec.llm.request import GenerationRequest
 from edgespec.llm.result import PromptProgress, Result
 from edgespec.llm.stream import Stream
 from edgespec.runtime.text.tokenizer import Tokenizer
-from edgespec.serve.models import ServedModel, named_adapter
 from edgespec.serve.parts import Part
 from edgespec.serve.protocols.fields import Fields, Json, KeepAlive, one_line, parse_body
 from edgespec.serve.protocols.token_texts import TokenTexts
 from edgespec.serve.refusals import RequestError
+from edgespec.serve.served_model import ServedModel, named_adapter
 
 _STATISTICS = ("seed", "draft", "rounds", "drafted", "accepted", "ttft_ms", "tokens_per_second")
 

@@ -7,8 +7,8 @@ from typing import Annotated
 from pydantic import Field
 
 from edgespec.serve.markdown import rendered
-from edgespec.serve.models import ServedModel
 from edgespec.serve.protocols.fields import Fields, Json
+from edgespec.serve.served_model import ServedModel
 
 _LONGEST = 50_000  # characters of a text
 

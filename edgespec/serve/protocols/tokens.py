@@ -7,8 +7,8 @@ from typing import Annotated
 from pydantic import Field
 
 from edgespec.errors import InputError
-from edgespec.serve.models import ServedModel
 from edgespec.serve.protocols.fields import LONG, Fields, Json, Whole
+from edgespec.serve.served_model import ServedModel
 
 
 class TokenizeRequest(Fields):

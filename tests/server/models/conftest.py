@@ -11,7 +11,8 @@ from several_models import NAMES
 
 from edgespec import LLM, bundle
 from edgespec.llm.load.options import LoadOptions
-from edgespec.serve.models import REST, Models, ServedModel
+from edgespec.serve.models import REST, Models
+from edgespec.serve.served_model import ServedModel
 
 
 @pytest.fixture(scope="session")

@@ -20,7 +20,8 @@ from edgespec import LLM
 from edgespec.llm.llm import inside
 from edgespec.llm.load.options import LoadOptions
 from edgespec.runtime.plan import HOST
-from edgespec.serve.models import Models, ServedModel
+from edgespec.serve.models import Models
+from edgespec.serve.served_model import ServedModel
 
 # What gives way
 
@@ -226,7 +227,7 @@ def test_a_shutdown_refuses_who_waits_for_a_model(several, paused):
 _SLOW = """
 import sys, time
 from edgespec.cli import main
-from edgespec.serve.models import ServedModel
+from edgespec.serve.served_model import ServedModel
 load = ServedModel.load
 def slow(self, *arguments):
     if self.name == "other":

@@ -18,7 +18,7 @@ from edgespec import bundle
 from edgespec.llm.llm import inside
 from edgespec.llm.load.options import LoadOptions
 from edgespec.runtime.sampling import grammar
-from edgespec.serve.models import ServedModel
+from edgespec.serve.served_model import ServedModel
 
 
 def in_use(running):

@@ -9,7 +9,8 @@ from servers import PLACE, serving
 
 from edgespec import bundle
 from edgespec.llm.load.options import LoadOptions
-from edgespec.serve.models import Models, ServedModel
+from edgespec.serve.models import Models
+from edgespec.serve.served_model import ServedModel
 
 pytestmark = [pytest.mark.slow, chromium.needed]
 

@@ -13,7 +13,6 @@ from edgespec.llm.chat import ChatOptions
 from edgespec.llm.llm import LLM
 from edgespec.llm.options import in_conversation
 from edgespec.llm.request import GenerationRequest
-from edgespec.serve.models import ServedModel
 from edgespec.serve.protocols.anthropic.blocks import BlockMessage, System, messages_of_blocks
 from edgespec.serve.protocols.chat import effort_options
 from edgespec.serve.protocols.fields import (
@@ -31,6 +30,7 @@ from edgespec.serve.protocols.protocol import TextBody
 from edgespec.serve.protocols.sampling import Sampling
 from edgespec.serve.protocols.text import Speculative
 from edgespec.serve.protocols.tools import Name, OwnTool, ToolChoice, own_kinds_left_out
+from edgespec.serve.served_model import ServedModel
 
 
 class CustomTool(Fields):

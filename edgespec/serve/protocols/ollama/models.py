@@ -13,11 +13,12 @@ import edgespec
 from edgespec.llm.options import conversational
 from edgespec.runtime.plan import HOST
 from edgespec.serve.model_list import capabilities
-from edgespec.serve.models import Models, ServedModel, tagged
+from edgespec.serve.models import Models
 from edgespec.serve.protocols.fields import Json
 from edgespec.serve.protocols.ollama.answers import utc_time
 from edgespec.serve.protocols.ollama.requests import OllamaShowRequest
 from edgespec.serve.refusals import RequestError
+from edgespec.serve.served_model import ServedModel, tagged
 
 PREFIX = "/api/"
 """How the paths of all routes begin; their errors have Ollama's format."""
