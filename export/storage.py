@@ -18,7 +18,7 @@ from edgespec.export.calibration.damage import by_rule, to_widen
 from edgespec.export.formats.gguf_tiles import tile_format
 from edgespec.export.formats.rounded_matrices import RoundedMatrices
 from edgespec.export.formats.rounding import SUPER
-from edgespec.export.formats.tiles import BLOCK, TILE_FORMATS
+from edgespec.export.formats.tile_formats import BLOCK, TILE_FORMATS
 from edgespec.models import Checkpoint, Decoder, TensorSource
 
 FLOATS = {"fp32": "f32", "fp16": "f16"}

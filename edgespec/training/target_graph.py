@@ -15,7 +15,8 @@ from onnx.external_data_helper import ExternalDataInfo
 from edgespec.bundle import LOGITS, Bundle
 from edgespec.errors import InputError
 from edgespec.export.exporter import check_drafted
-from edgespec.export.formats.tiles import LANES, TILE_FORMATS, tile_weights
+from edgespec.export.formats.tile_formats import LANES, TILE_FORMATS
+from edgespec.export.formats.tiles import tile_weights
 from edgespec.export.graph_builder import entering
 from edgespec.export.heads.identity import final_norm
 from edgespec.export.heads.taps import require_names

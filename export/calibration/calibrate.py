@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from edgespec.export.arrays import Floats
 from edgespec.export.calibration.damage import CalibrationResult
 from edgespec.export.calibration.forward import ALL, Forward, LayerRun, Open
 from edgespec.export.calibration.graph import (
@@ -25,7 +26,7 @@ from edgespec.export.formats.gptq import Columns, rounded_with_feedback
 from edgespec.export.formats.products import one_blas_thread
 from edgespec.export.formats.rounded_matrices import RoundedMatrices
 from edgespec.export.formats.rounding import rounded as rounded_alone
-from edgespec.export.formats.tiles import Floats, tile_weights
+from edgespec.export.formats.tiles import tile_weights
 from edgespec.models import Checkpoint, Linear, Mlp, MlpAndMoe, Moe, Sublayer
 from edgespec.models.layers.sublayers import PlainMlp
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -16,15 +15,14 @@ import numpy.typing as npt
 from edgespec.bundle import PART, PLACE, SIGHT
 from edgespec.bundle.sublayers import rope_inputs
 from edgespec.errors import CheckpointError
+from edgespec.export.arrays import Array, Floats
 from edgespec.export.calibration.graph import LAYER_INPUT, RESULT, STREAM, FloatGraph
 from edgespec.export.formats.checked import check_range, read_finite
 from edgespec.export.formats.products import in_threads
-from edgespec.export.formats.tiles import Floats
 from edgespec.models import Checkpoint, Linear, Mlp, Sublayer
 from edgespec.models.layers.decoder import TokenRows
 from edgespec.models.layers.sublayers import PlainMlp
 
-Array = npt.NDArray[Any]
 Run = Callable[[Mapping[str, Array]], Mapping[str, Array]]
 """Runs a graph: inputs by name to outputs by name. Several threads call it at a time."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from edgespec.errors import CheckpointError, ExportError
-from edgespec.export.formats.tiles import Floats
+from edgespec.export.arrays import Floats
 from edgespec.models import TensorSource
 
 _LARGEST = float(np.finfo(np.float16).max)

@@ -15,7 +15,8 @@ import numpy as np
 import numpy.typing as npt
 from gguf import quants
 
-from edgespec.export.formats.tiles import TILE_FORMATS, Array, Bytes, Floats
+from edgespec.export.arrays import Array, Bytes, Floats
+from edgespec.export.formats.tile_formats import TILE_FORMATS
 
 _Stored = npt.NDArray[np.void]
 _Words = npt.NDArray[np.uint64]

@@ -10,14 +10,11 @@ from collections.abc import Mapping
 import numpy as np
 import numpy.typing as npt
 
+from edgespec.export.arrays import Array, Bytes
 from edgespec.export.formats.gguf_grids import GRIDS, GridEncoding
 from edgespec.export.formats.planes import Quads, put_plane
+from edgespec.export.formats.tile_formats import LANES, TILE_FORMATS, TileFormat
 from edgespec.export.formats.tiles import (
-    LANES,
-    TILE_FORMATS,
-    Array,
-    Bytes,
-    TileFormat,
     by_lane,
     bytes_of,
     empty_tiles,

@@ -13,9 +13,10 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import numpy.typing as npt
 
+from edgespec.export.arrays import Floats
 from edgespec.export.formats.products import upper_moments
 from edgespec.export.formats.rounding import LevelGrid, RoundedRows, fitted, packed
-from edgespec.export.formats.tiles import TILE_FORMATS, Floats, TileFormat
+from edgespec.export.formats.tile_formats import TILE_FORMATS, TileFormat
 
 # Number of columns that compensate each other. The second moments of wider matrices would need too
 # much memory, and little is lost.

@@ -17,7 +17,7 @@ from typing import TypeVar
 import numpy as np
 from threadpoolctl import threadpool_limits
 
-from edgespec.export.formats.tiles import Floats
+from edgespec.export.arrays import Floats
 from edgespec.system.machine import default_threads
 
 _PART = 256  # rows or columns of a part

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import numpy as np
 
+from edgespec.export.arrays import Floats
 from edgespec.export.formats.rounding import RoundedRows
-from edgespec.export.formats.tiles import Floats
 
 
 class RoundedMatrices(Mapping[str, RoundedRows]):

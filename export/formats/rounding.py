@@ -11,14 +11,9 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from edgespec.export.formats.tiles import (
-    TILE_FORMATS,
-    Array,
-    Bytes,
-    Floats,
-    TileFormat,
-    tiles_of_fields,
-)
+from edgespec.export.arrays import Array, Bytes, Floats
+from edgespec.export.formats.tile_formats import TILE_FORMATS, TileFormat
+from edgespec.export.formats.tiles import tiles_of_fields
 
 SUPER = 256
 """Number of columns that are fitted at once; rows of `q4_k` and `q6_k` have a multiple of it."""

@@ -15,7 +15,7 @@ from edgespec import bundle as bundles
 from edgespec.bundle import DRAFT, TARGET, Bundle, FileEntry, Manifest, Precision, Role
 from edgespec.errors import ExportError
 from edgespec.export.exporter import check_drafted
-from edgespec.export.formats.tiles import BLOCK
+from edgespec.export.formats.tile_formats import BLOCK
 from edgespec.export.heads.identity import bundle_weights
 from edgespec.export.heads.taps import add_taps
 from edgespec.export.heads.writer import write_head

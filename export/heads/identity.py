@@ -14,7 +14,7 @@ import onnx
 from onnx import NodeProto, numpy_helper
 
 from edgespec.bundle import LOGITS, Role
-from edgespec.export.formats.tiles import Floats
+from edgespec.export.arrays import Floats
 from edgespec.models import Checkpoint
 
 

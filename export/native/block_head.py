@@ -18,8 +18,8 @@ import numpy as np
 import onnx
 
 from edgespec.bundle import FEATURES, LOGITS, SIGHT, Block, Native
+from edgespec.export.arrays import Floats
 from edgespec.export.formats.checked import read_finite
-from edgespec.export.formats.tiles import Floats
 from edgespec.export.graph_builder import OF_BLOCKS, PLACES
 from edgespec.export.heads.borrowing import borrow_embedding, borrow_projection
 from edgespec.export.native.graph import NativeGraphBuilder, write_ids

@@ -9,7 +9,7 @@ import numpy as np
 from onnx import TensorProto
 
 from edgespec import bundle
-from edgespec.export.formats.tiles import Floats
+from edgespec.export.arrays import Floats
 from edgespec.export.native.graph import NativeGraphBuilder
 from edgespec.export.native.layers import FLOAT
 from edgespec.export.native.patch_windows import WindowedPatches

@@ -16,8 +16,8 @@ from onnx import TensorProto
 
 from edgespec.bundle import PART, PLACE, SIGHT, PoolShape, StateShape
 from edgespec.bundle.sublayers import rope_inputs
+from edgespec.export.arrays import Floats
 from edgespec.export.formats.checked import read_finite
-from edgespec.export.formats.tiles import Floats
 from edgespec.export.graph_builder import NATIVE, GraphBuilder
 from edgespec.export.native.altup import cut_off, lower_altup
 from edgespec.export.native.experts import routed

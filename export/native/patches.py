@@ -7,7 +7,7 @@ from onnx import TensorProto
 
 from edgespec import bundle
 from edgespec.errors import CheckpointError
-from edgespec.export.formats.tiles import Floats
+from edgespec.export.arrays import Floats
 from edgespec.export.graph_builder import CONTRIB
 from edgespec.export.native.graph import NativeGraphBuilder
 from edgespec.export.native.layers import FLOAT

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from edgespec import bundle
-from edgespec.export.formats.tiles import BLOCK
+from edgespec.export.formats.tile_formats import BLOCK
 from edgespec.export.graph_builder import DataFile
 from edgespec.export.native.graph import NativeGraphBuilder
 from edgespec.export.native.grid_tower import emit_grid_tower

@@ -13,17 +13,12 @@ import numpy as np
 import numpy.typing as npt
 
 from edgespec.errors import CheckpointError, ExportError
+from edgespec.export.arrays import Bytes
 from edgespec.export.formats.checked import check_range, read_finite
 from edgespec.export.formats.gguf_tiles import tile_format, tiles_of_gguf
 from edgespec.export.formats.rounding import RoundedRows, rounded
-from edgespec.export.formats.tiles import (
-    LANES,
-    TILE_FORMATS,
-    Bytes,
-    TileFormat,
-    tiles_of_floats,
-    tiles_of_levels,
-)
+from edgespec.export.formats.tile_formats import LANES, TILE_FORMATS, TileFormat
+from edgespec.export.formats.tiles import tiles_of_floats, tiles_of_levels
 from edgespec.export.graph_builder import DataFile
 from edgespec.export.storage import FLOATS, Storage
 from edgespec.models import TensorSource

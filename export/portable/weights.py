@@ -18,15 +18,9 @@ import numpy as np
 import numpy.typing as npt
 from onnx import TensorProto
 
-from edgespec.export.formats.tiles import (
-    LANES,
-    TILE_FORMATS,
-    Bytes,
-    Floats,
-    TileLevels,
-    levels_of_tiles,
-    tile_weights,
-)
+from edgespec.export.arrays import Bytes, Floats
+from edgespec.export.formats.tile_formats import LANES, TILE_FORMATS
+from edgespec.export.formats.tiles import TileLevels, levels_of_tiles, tile_weights
 from edgespec.export.graph_builder import CONTRIB, DataFile, GraphBuilder
 
 FLOAT = TensorProto.FLOAT

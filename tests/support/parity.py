@@ -11,7 +11,8 @@ from onnx.external_data_helper import ExternalDataInfo
 
 from edgespec import bundle as bundles
 from edgespec.export import last_rows
-from edgespec.export.formats.tiles import TILE_FORMATS, tile_weights
+from edgespec.export.formats.tile_formats import TILE_FORMATS
+from edgespec.export.formats.tiles import tile_weights
 from edgespec.llm.load.open import load_model
 from edgespec.runtime.plan import HOST, Placement
 from edgespec.runtime.sequences.model import AFTER, Rows

@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 from nodes import Node, linear_node
 
-from edgespec.export.formats.tiles import TILE_FORMATS, bytes_of, tile_weights
+from edgespec.export.formats.tile_formats import TILE_FORMATS
+from edgespec.export.formats.tiles import bytes_of, tile_weights
 
 ROWS = (*range(1, 10), 16, 17)
 """Numbers of rows of a call: up to more than twice what kernels take together."""

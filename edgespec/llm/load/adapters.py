@@ -124,7 +124,7 @@ def _require_widths(
     file: AdapterFile, updates: Mapping[str, LowRankUpdate], places: Mapping[str, AdaptableMatrix]
 ) -> None:
     """Checks that an adapter reads rows as wide as the model's matrices do."""
-    from edgespec.export.formats.tiles import TILE_FORMATS
+    from edgespec.export.formats.tile_formats import TILE_FORMATS
 
     for name, each in updates.items():
         place = places[name]

@@ -19,7 +19,8 @@ from edgespec import export
 from edgespec.cli import main
 from edgespec.errors import CheckpointError, InputError
 from edgespec.export import ExportOptions, RoundedMatrices, Texts, calibrate
-from edgespec.export.formats.tiles import TILE_FORMATS, tile_weights
+from edgespec.export.formats.tile_formats import TILE_FORMATS
+from edgespec.export.formats.tiles import tile_weights
 from edgespec.export.native.weights import TileWeights
 from edgespec.export.storage import Storage, blocks_format
 from edgespec.models import load_checkpoint

@@ -18,7 +18,8 @@ from edgespec import bundle as bundles
 from edgespec import export
 from edgespec.errors import InputError
 from edgespec.export import ExportOptions
-from edgespec.export.formats.tiles import TILE_FORMATS, tile_weights, tiles_of_floats
+from edgespec.export.formats.tile_formats import TILE_FORMATS
+from edgespec.export.formats.tiles import tile_weights, tiles_of_floats
 from edgespec.export.graph_builder import NATIVE, DataFile, GraphBuilder
 from edgespec.export.portable import DATA, GRAPH, lower
 from edgespec.runtime.engines.native import NativeGraph

@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from edgespec.export.formats.rounding import rounded
-from edgespec.export.formats.tiles import TILE_FORMATS, levels_of_tiles, tile_weights
+from edgespec.export.formats.tile_formats import TILE_FORMATS
+from edgespec.export.formats.tiles import levels_of_tiles, tile_weights
 
 FORMATS = "q4_0", "q5_0", "q8_0", "q4_k", "q6_k"
 # Of weights of a normal distribution, measured a hundredth below.

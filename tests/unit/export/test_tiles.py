@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from edgespec.export.formats.gguf_tiles import tile_format, tiles_of_gguf
+from edgespec.export.formats.tile_formats import TILE_FORMATS
 from edgespec.export.formats.tiles import (
-    TILE_FORMATS,
     levels_of_tiles,
     tile_weights,
     tiles_of_floats,

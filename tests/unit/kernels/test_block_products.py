@@ -5,7 +5,8 @@ import products
 import pytest
 from nodes import KERNELS, assert_same, by_kernel, needs_library
 
-from edgespec.export.formats.tiles import TILE_FORMATS, tile_weights
+from edgespec.export.formats.tile_formats import TILE_FORMATS
+from edgespec.export.formats.tiles import tile_weights
 
 pytestmark = needs_library
 OTHERS = [name for name in KERNELS if name != "plain"]
