@@ -7,27 +7,22 @@ numbers, the role stays in single precision there.
 
 from __future__ import annotations
 
-import json
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
-import numpy as np
-
-from edgespec.errors import DeviceError, InputError
+from edgespec.errors import DeviceError
+from edgespec.llm.load.trials import keep_trial, kept_trial, logit_distance, trial_logits
 from edgespec.runtime.arrays import Floats
-from edgespec.runtime.sequences.model import AFTER, Model, Rows
-from edgespec.system import records
-from edgespec.system.files import replaced
+from edgespec.runtime.sequences.model import Model
 
 if TYPE_CHECKING:
     from edgespec.runtime.engines.portable import Device
 
 _MOST = 0.1  # as far as logits are apart where activations are rounded to 8 bits
 _ROWS = 48
-_ENDINGS = 3  # the first tokens of most vocabularies, whose rows have the largest numbers
 
 _log = logging.getLogger(__name__)
 
@@ -43,6 +38,8 @@ class HalvesTrial:
             deviations of logits; None: there were none, or no numbers.
     """
 
+    name: ClassVar[str] = "halves"
+
     hardware: str
     version: str
     distance: float | None
@@ -51,15 +48,6 @@ class HalvesTrial:
     def passed(self) -> bool:
         """Whether the role computes in half precision there."""
         return self.distance is not None and self.distance <= _MOST
-
-
-def kept_trial(graph: Path) -> HalvesTrial | None:
-    """Returns what is kept beside the folder of a portable graph; None if there is nothing."""
-    try:
-        found = json.loads(_file(graph).read_text(encoding="utf-8"))
-        return records.decode(HalvesTrial, found, "trial")
-    except (OSError, ValueError, RecursionError):
-        return None
 
 
 def computes_in_halves(
@@ -78,7 +66,7 @@ def computes_in_halves(
     Raises:
         DeviceError: if the device refuses the role in single precision.
     """
-    trial = kept_trial(graph)
+    trial = kept_trial(HalvesTrial, graph)
     there = (device.hardware or "", device.version or "")
     if trial is None or (trial.hardware, trial.version) != there:
         single = _logits(opened(False), vocabulary)
@@ -87,8 +75,8 @@ def computes_in_halves(
         except DeviceError as error:
             _log.warning("single precision for now: half precision was refused (%s)", error)
             return False
-        trial = HalvesTrial(*there, _distance(half, single))
-        _keep(graph, trial)
+        trial = HalvesTrial(*there, logit_distance(half, single))
+        keep_trial(graph, trial)
     if not trial.passed:
         far = "no numbers" if trial.distance is None else f"{trial.distance:.2f} deviations apart"
         _log.warning(
@@ -99,32 +87,9 @@ def computes_in_halves(
     return trial.passed
 
 
-def _distance(half: Floats, single: Floats) -> float | None:
-    """Returns how far logits in half precision are from those in single precision."""
-    with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
-        found = float(abs(half - single).max() / single.std())
-    return found if np.isfinite(found) else None
-
-
 def _logits(model: Model, vocabulary: int) -> Floats:
-    """Reads a text of random tokens, and closes the model; returns the logits of its rows."""
-    tokens = np.random.default_rng(0).integers(vocabulary, size=_ROWS)
-    tokens[:_ENDINGS] = np.arange(_ENDINGS)
-    rows = Rows(model.sequence([]), tokens.tolist(), [AFTER, *range(_ROWS - 1)], [*range(_ROWS)])
+    """Reads a text, and closes the model; returns the logits of its rows."""
     try:
-        found: Floats = np.array(model.forward([rows])[0])
-        return found
+        return trial_logits(model, vocabulary, _ROWS, range(_ROWS))
     finally:
         model.close()
-
-
-def _keep(graph: Path, trial: HalvesTrial) -> None:
-    try:
-        with replaced(_file(graph)) as partial:
-            partial.write_text(json.dumps(records.encode(trial)), encoding="utf-8")
-    except InputError as error:
-        _log.warning("%s: the model is tried anew each time it is loaded", error)
-
-
-def _file(graph: Path) -> Path:
-    return graph.parent.with_name(f"{graph.parent.name}.halves.json")

@@ -11,7 +11,8 @@ from pathlib import Path
 
 from edgespec.bundle import Bundle
 from edgespec.errors import InputError
-from edgespec.llm.load.halves import HalvesTrial, kept_trial
+from edgespec.llm.load.halves import HalvesTrial
+from edgespec.llm.load.trials import kept_trial
 from edgespec.system.cachedir import cache_folder, intact, seal
 
 CACHE_TYPES = frozenset({"float16", "float32"})
@@ -118,7 +119,8 @@ def portable_forms(bundle: Bundle, name: str) -> dict[str, PortableForm]:
             made = folder / _key(bundle, name, accuracy_level(device), half, fused) / GRAPH
             if made.is_file():
                 layers = bundle.manifest.roles[name].layers
-                found[device] = PortableForm(computing_nodes(made) / layers, kept_trial(made))
+                nodes = computing_nodes(made) / layers
+                found[device] = PortableForm(nodes, kept_trial(HalvesTrial, made))
     return found
 
 
