@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from edgespec.bundle import DRAFT, TARGET, Bundle, Role
 from edgespec.errors import MemoryLimitError
@@ -34,6 +34,13 @@ LEAST_CONTEXT = 256
 SPARE_ROWS = 254
 """Slots that a sequence takes besides its context: the largest tree is drafted, by layers of the
 target perhaps, and then verified."""
+
+LONG_CALL = 256
+"""Rows of a call from which a device may compute layers that lie on the host: more than a tree has.
+"""
+
+LONG_CHUNK = 512
+"""Rows of a prompt that are read so in a pass; the weights of these layers are copied for each."""
 
 MIB = 1 << 20
 _BASELINE = 90 * MIB  # the interpreter with numpy, tokenizers, ONNX Runtime and this package
@@ -61,6 +68,8 @@ class Placement:
         behind: the first layer that runs elsewhere, as do all behind it and the head, and where;
             None: all run here.
         rows: the rows of all calls if they are fixed; None: any.
+        prompts: rows of a prompt that are read in a pass if the device of the layers behind reads
+            prompts through all layers; 0: it does not.
     """
 
     device: str
@@ -70,6 +79,7 @@ class Placement:
     half: bool | None = None
     behind: tuple[int, Placement] | None = None
     rows: int | None = None
+    prompts: int = 0
 
     def of(self, layer: int) -> Placement:
         """Returns where a layer runs."""
@@ -203,7 +213,44 @@ def plan(bundle: Bundle, request: PlacementRequest, free: Mapping[str, int]) -> 
         dropped.append(f"the context is {made.context:,} tokens, to fit the memory")
     if len(made.roles) < len(first.roles):
         dropped.append("the draft model is left out, to fit the memory")
-    return MemoryPlan(made.roles, made.context, made.slots, made.demands, tuple(dropped))
+    roles, demands = made.roles, made.demands
+    if roles[TARGET].prompts:
+        demands = _with_prompts(bundle, made, request)
+        if made.context < LONG_CALL or any(each.total > each.limit for each in demands):
+            roles = {**roles, TARGET: replace(roles[TARGET], prompts=0)}
+            demands = made.demands
+    return MemoryPlan(roles, made.context, made.slots, demands, tuple(dropped))
+
+
+def _with_prompts(
+    bundle: Bundle, made: MemoryPlan, request: PlacementRequest
+) -> tuple[Demand, ...]:
+    """Returns what is needed where a device reads prompts through layers on the host, too.
+
+    It has the weights of one such layer and room for another one's, and keys and values of one.
+    The host has their weights mapped in that form, too.
+    """
+    role = bundle.target
+    placed = made.roles[TARGET]
+    assert placed.behind is not None, "another device reads prompts"
+    first, there = placed.behind
+    layer = int(portable_bytes(role, there.half) * _layer_share(role))
+    slots = made.slots[TARGET] + spare_places(made.slots[TARGET])
+    kv = slots * max(KVPool.slot_bytes([each], "fp32") for each in role.native.pools)
+    demands = []
+    for each in made.demands:
+        further = (kv, 2 * layer + _workspace(role)) if each.memory == there.memory else (0, 0)
+        mapped = first * layer if each.memory == HOST else 0
+        demands.append(
+            replace(
+                each,
+                kv=each.kv + further[0],
+                workspace=each.workspace + further[1],
+                mapped=each.mapped + mapped,
+                limit=each.limit - (0 if each.memory in request.limits else mapped),
+            )
+        )
+    return tuple(demands)
 
 
 def _choices(
@@ -284,11 +331,17 @@ def _shares(role: Role, placed: Placement) -> list[tuple[Placement, float]]:
     if placed.behind is None:
         return [(placed, 1.0)]
     first, other = placed.behind
+    table = role.vocab_size * role.hidden_size / sum(role.native.formats.values())
+    layer = _layer_share(role)
+    behind = (role.layers - first) * layer
+    return [(placed, table + first * layer), (other, table + behind)]
+
+
+def _layer_share(role: Role) -> float:
+    """Returns about what share of a role's weights a layer has."""
     whole = sum(role.native.formats.values())
     table = role.vocab_size * role.hidden_size
-    layer = max(whole - (1 if role.tied else 2) * table, 0) / role.layers
-    behind = (role.layers - first) * layer
-    return [(placed, (table + first * layer) / whole), (other, (table + behind) / whole)]
+    return max(whole - (1 if role.tied else 2) * table, 0) / role.layers / whole
 
 
 def portable_bytes(role: Role, half: bool | None = None) -> int:

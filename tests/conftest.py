@@ -77,6 +77,24 @@ def natives(pairs):
     return cache(lambda name, draft="auto": loaded(pairs, name, draft))
 
 
+@pytest.fixture
+def long_calls(monkeypatch):
+    """The rows of each call that a GPU made through layers on the host; no trial is made."""
+    from edgespec.llm.load import opener
+    from edgespec.runtime.engines.portable import layerwise
+
+    monkeypatch.setattr(opener, "reads_prompts", lambda *_: True)
+    calls = []
+    make = layerwise.LayerwiseGraph.__call__
+
+    def counted(graph, feeds):
+        calls.append(len(feeds["write"]))
+        return make(graph, feeds)
+
+    monkeypatch.setattr(layerwise.LayerwiseGraph, "__call__", counted)
+    return calls
+
+
 @pytest.fixture(scope="session")
 def real_bundle(tmp_path_factory):
     """Bundles of real checkpoints by name and options, each made once for all workers."""

@@ -11,13 +11,15 @@ from pathlib import Path
 from typing import Any
 
 import onnx
-from onnx import TensorProto, helper
+from onnx import TensorProto, helper, numpy_helper
 
 from edgespec.bundle import LOGITS
+from edgespec.runtime.arrays import Array
 
 _RESIDUAL, _WEIGHTS = 2, 3  # inputs of `BlockLinear`, of which the weights are the last ones
 _BORDER = "entering."
 _TILE = 16  # rows of a matrix that lie together
+_KEY_SCALE = 13  # input of `TreeAttention`
 
 
 def without(graph: Path, skipped: Collection[int]) -> bytes:
@@ -100,20 +102,85 @@ def cut_graph(graph: Path, layer: int, width: int) -> tuple[bytes, bytes]:
         name for node in model.graph.node if not before & set(node.output) for name in node.input
     }
     crossing = sorted(before & read & producers.keys())
-    if odd := sorted(
-        name
-        for name in before & read
-        if name.startswith("pool.") or (name in crossing and not name.startswith(_BORDER))
-    ):
-        raise ValueError(f"layers from {layer} on read {odd[0]} of those before them")
-    rows = [
-        helper.make_tensor_value_info(name, TensorProto.FLOAT, ["S", width]) for name in crossing
-    ]
+    streams = [name for name in crossing if name.startswith(_BORDER)]
+    _require_only(streams, before & read, crossing, f"layers from {layer} on")
+    rows = _declared(crossing, width)
     outputs = [each.name for each in model.graph.output]
     first = onnx.ModelProto.FromString(model.SerializeToString())
     first.graph.output.extend(rows)
     model.graph.input.extend(rows)
     return _part(first, crossing), _part(model, outputs, crossing)
+
+
+def layers_of(graph: Path, count: int, width: int) -> list[bytes]:
+    """Takes the first layers of a native graph apart.
+
+    Args:
+        graph: a native graph, which can be cut where layer `count` is entered.
+        count: number of layers.
+        width: columns of the residual stream.
+
+    Returns:
+        The contents of what gives the rows that enter layer 0, and of each layer: it reads rows
+        `entering.L` [S, width] and returns `entering.L+1`.
+
+    Raises:
+        ValueError: if a layer reads more of those before it than one stream, or has states.
+    """
+    whole = onnx.load(str(graph), load_external_data=False)
+    producers = _producers(whole.graph)
+    parts = []
+    given = list[str]()
+    for number in range(count + 1):
+        name = f"{_BORDER}{number}"
+        made = {each: node for each, node in producers.items() if each not in given}
+        needed = _needed(made, [name])
+        before = _needed(producers, given)
+        _require_only(given, needed & before, producers, f"layer {number - 1}")
+        if states := sorted(each for each in needed if each.startswith("states.")):
+            raise ValueError(f"layer {number - 1} has {states[0]}")
+        model = onnx.ModelProto.FromString(whole.SerializeToString())
+        model.graph.input.extend(_declared(given, width))
+        if all(each.name != name for each in model.graph.output):
+            model.graph.output.extend(_declared([name], width))
+        parts.append(_part(model, [name], given))
+        given = [name]
+    return parts
+
+
+def entered(part: bytes) -> list[str]:
+    """Returns the names of the rows of other parts that a part of a graph reads."""
+    inputs = onnx.load_from_string(part).graph.input
+    return [each.name for each in inputs if each.name.startswith(_BORDER)]
+
+
+def key_scale(part: bytes) -> Array | None:
+    """Returns what a layer's keys are multiplied by in its pool; None if they are not."""
+    graph = onnx.load_from_string(part).graph
+    held = {each.name: each for each in graph.initializer}
+    attentions = [each for each in graph.node if each.op_type == "TreeAttention"]
+    names = [name for each in attentions for name in each.input[_KEY_SCALE : _KEY_SCALE + 1]]
+    found = [held[name] for name in names if name]
+    return numpy_helper.to_array(found[0]) if found else None
+
+
+def _declared(names: Iterable[str], width: int) -> list[Any]:
+    """Declares rows of the residual stream."""
+    kind = TensorProto.FLOAT
+    return [helper.make_tensor_value_info(name, kind, ["S", width]) for name in names]
+
+
+def _require_only(
+    streams: Collection[str], shared: Iterable[str], made: Collection[str], who: str
+) -> None:
+    """Checks that layers share nothing that is made, and no pool, with those before them.
+
+    Raises:
+        ValueError: if they share more than these streams of rows.
+    """
+    odd = [each for each in shared if each.startswith("pool.") or each in made]
+    if further := sorted(set(odd) - set(streams)):
+        raise ValueError(f"{who} read {further[0]} of those before them")
 
 
 def _producers(graph: Any) -> dict[str, Any]:

@@ -27,6 +27,25 @@ class Link:
     memory: PoolMemory | None
 
 
+class LongCalls:
+    """A graph whose long calls another one makes.
+
+    Args:
+        usual: makes all others.
+        long: makes those of `rows` rows and more.
+        rows: see above.
+    """
+
+    def __init__(self, usual: Graph, long: Graph, rows: int) -> None:
+        self._usual = usual
+        self._long = long
+        self._rows = rows
+
+    def __call__(self, feeds: Mapping[str, Array]) -> Mapping[str, Floats]:
+        """See `Graph`."""
+        return (self._long if len(feeds["write"]) >= self._rows else self._usual)(feeds)
+
+
 class Chain:
     """Graphs that each read what those before them return, called as one.
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
 from math import copysign, exp, inf, log
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -129,6 +129,18 @@ class RotationTable:
         return self._cos[rows, self._pairs], self._sin[rows, self._pairs]
 
 
+class LongPasses(NamedTuple):
+    """Long passes of a model that makes them otherwise than short ones.
+
+    Attributes:
+        least: rows from which a pass is long; what it takes says nothing of shorter ones.
+        chunk: rows of a prompt that are read in one pass where nothing else waits.
+    """
+
+    least: int
+    chunk: int
+
+
 @runtime_checkable
 class RankingGraph(Protocol):
     """A graph that also ranks rows, on a device that goes on by itself.
@@ -241,6 +253,7 @@ class Model:
         picture_width: size of the rows of pictures that it reads; 0 if it reads none.
         adapts: whether adapters of sequences add to it.
         ranking: ranks rows where it runs; None if their logits are read.
+        long_passes: how it makes long passes; None: as all others.
     """
 
     def __init__(
@@ -265,6 +278,7 @@ class Model:
         self.picture_width = 0
         self.adapts = False
         self.ranking: RankingGraph | None = None
+        self.long_passes: LongPasses | None = None
         self._ropes = ropes
 
     @property
@@ -335,7 +349,9 @@ class Model:
             raise
         end = time.perf_counter()
         self.seconds += end - called
-        self.cost.observe(len(feeds["write"]), end - begin)
+        rows = len(feeds["write"])
+        if self.long_passes is None or rows < self.long_passes.least:
+            self.cost.observe(rows, end - begin)
         logits = outputs[LOGITS if LOGITS in outputs else LAST_HIDDEN]
         features = outputs.get(FEATURES)
         self.gives_features = features is not None

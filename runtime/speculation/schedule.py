@@ -113,7 +113,8 @@ class Schedule:
         """
         ready = [each for each in self.running if len(each.rounds) < _MOST_UNREAD] or self.running
         parts = [_decoding(generation) for generation in ready if not generation.is_new]
-        room = _CHUNK if parts else _LONG_CHUNK
+        long = self._target.long_passes
+        room = _CHUNK if parts else _LONG_CHUNK if long is None else long.chunk
         for generation in self._prompts(ready):
             if not room:
                 break
@@ -124,7 +125,8 @@ class Schedule:
             unread = generation.sequence.unread
             length = generation.sequence.length
             ends = (end - length for end in generation.request.turns if end > length)
-            count = min(room, next(ends, room), len(unread))
+            most = room if long is None else _even(room, len(unread))
+            count = min(most, next(ends, most), len(unread))
             if (pictures := generation.sequence.pictures) is not None:
                 count = pictures.following(length, count)
             reading = unread[:count]
@@ -179,6 +181,11 @@ class Schedule:
             return False
         pool.evict(pool.used + further - pool.limit)
         return True
+
+
+def _even(most: int, unread: int) -> int:
+    """Returns the rows of a chunk where all are about as long, and so the last one, too."""
+    return -(-unread // -(-unread // most))
 
 
 def _decoding(generation: Generation) -> PassPart:

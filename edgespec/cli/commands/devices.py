@@ -71,6 +71,8 @@ def _show(console: Console, found: list[Device], gpu: str | None) -> None:
     for each in found:
         if each.halves:
             _say(console, f"{each.name} computes in half precision where a model allows it")
+        if each.layerwise:
+            _say(console, f"{each.name} reads prompts with --gpu-layers, where that is faster")
         if each.reason is not None:
             _say(console, f"{each.name} cannot be used: {each.reason}")
 

@@ -116,10 +116,14 @@ def _portable(bundle: Bundle, name: str) -> str:
 
     lines = []
     for device, form in portable_forms(bundle, name).items():
-        told = f"{device}: {form.nodes:.1f} nodes a layer"
-        if form.trial is not None:
-            told += f", in {'half' if form.trial.passed else 'single'} precision"
-        lines.append(told)
+        if form.nodes is not None:
+            told = f"{device}: {form.nodes:.1f} nodes a layer"
+            if form.trial is not None:
+                told += f", in {'half' if form.trial.passed else 'single'} precision"
+            lines.append(told)
+        if (trial := form.prompts) is not None:
+            told = f"{device}, with {trial.layers} layers on the CPU: prompts are read"
+            lines.append(f"{told} {trial.verdict}")
     return "\n".join(lines)
 
 

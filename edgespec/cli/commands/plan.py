@@ -12,7 +12,7 @@ from edgespec.cli.arguments import MACHINE, add_model, add_options, given
 from edgespec.cli.models import chosen
 from edgespec.cli.terminal import tell
 from edgespec.llm.load.options import LoadOptions
-from edgespec.runtime.plan import HOST
+from edgespec.runtime.plan import HOST, LONG_CALL
 from edgespec.system import records
 
 if TYPE_CHECKING:
@@ -61,6 +61,16 @@ def _why(name: str, placed: Placement) -> str:
     return f"since {option} names no other: `edgespec doctor MODEL` times it on a GPU, too"
 
 
+def _prompts(placed: Placement) -> str:
+    """Returns where the prompts of a target on two devices are read."""
+    if not placed.prompts:
+        return f"and layers before that read prompts on {placed.device}"
+    return (
+        f"which reads prompts of {LONG_CALL} tokens and more through all layers, where a trial "
+        "at the first load finds that faster"
+    )
+
+
 def _show(title: str, plan: MemoryPlan) -> None:
     """Prints a table with one column per memory, and a line for each role."""
     from rich.table import Table
@@ -82,3 +92,6 @@ def _show(title: str, plan: MemoryPlan) -> None:
         slots = f"{plan.slots[name]:,} slots of keys and values"
         console.print(f"{name} on {placed.device}, by its {graph} graph, with {slots}")
         console.print(f"  {_why(name, placed)}")
+        if placed.behind is not None:
+            first, there = placed.behind
+            console.print(f"  from layer {first} on it is on {there.device}, {_prompts(placed)}")

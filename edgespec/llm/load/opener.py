@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -10,14 +10,22 @@ from edgespec.bundle import DRAFT, Bundle
 from edgespec.errors import DeviceError
 from edgespec.llm.load.adapters import AdapterSet
 from edgespec.llm.load.halves import computes_in_halves
-from edgespec.llm.load.portable import CACHE_TYPES, in_halves, portable_graph
+from edgespec.llm.load.portable import CACHE_TYPES, in_halves, portable_file, portable_graph
+from edgespec.llm.load.prompts import reads_prompts
 from edgespec.runtime.arrays import Array
 from edgespec.runtime.drafters.block_head import BlockGraph
 from edgespec.runtime.drafters.head import HeadGraph
 from edgespec.runtime.kernels import library
-from edgespec.runtime.plan import Placement
-from edgespec.runtime.sequences.chain import Chain, Link
-from edgespec.runtime.sequences.model import NATIVE, Graph, Model, RankingGraph, RotationTable
+from edgespec.runtime.plan import LONG_CALL, Placement
+from edgespec.runtime.sequences.chain import Chain, Link, LongCalls
+from edgespec.runtime.sequences.model import (
+    NATIVE,
+    Graph,
+    LongPasses,
+    Model,
+    RankingGraph,
+    RotationTable,
+)
 from edgespec.runtime.sequences.pool import KVPool, PoolMemory
 from edgespec.runtime.sequences.recurrent import RecurrentPool
 from edgespec.runtime.sequences.whole_texts import WholeTextGraph
@@ -55,9 +63,12 @@ class GraphOpener:
     def model(self, placed: Placement, slots: int | None) -> Model:
         """Opens the whole graph with a pool of its own, see `load_model`.
 
-        A portable graph computes in half precision where it was tried with success.
+        A portable graph computes in half precision where it was tried with success. So a device
+        reads prompts through layers that lie on the host.
         """
         role = self.bundle.manifest.roles[self.name]
+        if placed.prompts:
+            return self._model(self._tried(placed, slots), slots)
         portable = not placed.native and placed.behind is None and not role.native.adopted
         if not portable or not role.writes:
             return self._model(placed, slots)
@@ -73,6 +84,22 @@ class GraphOpener:
             lambda halves: replace(self, halves=halves)._model(placed, slots),
         )
         return replace(self, halves=halves)._model(placed, slots)
+
+    def _tried(self, placed: Placement, slots: int | None) -> Placement:
+        """Returns where a target on two devices runs, with what a trial says of its prompts."""
+        from edgespec.runtime.engines.portable import examined
+
+        assert placed.behind is not None, "another device reads prompts"
+        first, there = placed.behind
+        without = replace(placed, prompts=0)
+        passed = reads_prompts(
+            portable_file(self.bundle, self.name, *self._form(there)),
+            examined(there.device),
+            first,
+            self.bundle.manifest.roles[self.name].vocab_size,
+            lambda long: self._model(placed if long else without, slots),
+        )
+        return placed if passed else without
 
     def _model(self, placed: Placement, slots: int | None) -> Model:
         """Opens the whole graph with a pool of its own, in the precision that is chosen."""
@@ -93,6 +120,7 @@ class GraphOpener:
         made = Model(graph, pool, rotation_tables(self.bundle, self.name), device=device)
         if isinstance(graph, RankingGraph):
             made.ranking = graph
+        made.long_passes = LongPasses(LONG_CALL, placed.prompts) if placed.prompts else None
         made.halves = self.halves
         made.gives_features = self.features
         made.adapts = bool(self.adapters.matrices)
@@ -117,6 +145,13 @@ class GraphOpener:
 
     def _portable(self, place: Placement, part: bytes | None = None) -> Path:
         """Returns the file of a portable graph, of a part of the role if one is given."""
+        level, half, fused = self._form(place)
+        if fused is not None and part is not None:
+            fused -= {"halves"}  # what two devices share stays in single precision
+        return portable_graph(self.bundle, self.name, level, half, part, fused)
+
+    def _form(self, place: Placement) -> tuple[int, bool | None, frozenset[str] | None]:
+        """Returns what a portable graph has on a device, see `lower`: accuracy, half, fused."""
         from edgespec.runtime.engines.portable import accuracy_level, fused_operators
 
         level = accuracy_level(place.device) if self.accuracy is None else self.accuracy
@@ -124,9 +159,7 @@ class GraphOpener:
         roles = self.bundle.manifest.roles
         if fused is not None and any(each.attends_target for each in roles.values()):
             fused -= CACHE_TYPES  # the head reads the target's pools by their slots
-        if fused is not None and part is not None:
-            fused -= {"halves"}  # what two devices share stays in single precision
-        return portable_graph(self.bundle, self.name, level, place.half, part, fused)
+        return level, place.half, fused
 
     def placed(self, placed: Placement) -> _Opened:
         """Returns the whole graph where it is placed, else see `opened`."""
@@ -138,7 +171,7 @@ class GraphOpener:
             return AdoptedGraph(file, self.threads), None
         if placed.behind is None:
             return self.opened(placed)
-        from edgespec.runtime.engines.parts import cut_graph  # loads the onnx package
+        from edgespec.runtime.engines.parts import cut_graph, entered  # loads the onnx package
 
         first, last = placed.behind
         try:
@@ -148,9 +181,32 @@ class GraphOpener:
                 f"{self.bundle.path}: its {self.name} cannot run on two devices ({error}): use "
                 "another --gpu-layers, or none"
             ) from error
-        links = ((0, placed, parts[0]), (first, last, parts[1]))
-        chain = Chain([Link(layer, *self.opened(place, part)) for layer, place, part in links])
+        graph, memory = self.opened(placed, parts[0])
+        if placed.prompts:
+            layers = self._layerwise(first, last, entered(parts[1]))
+            graph = LongCalls(graph, layers, LONG_CALL)
+        chain = Chain([Link(0, graph, memory), Link(first, *self.opened(last, parts[1]))])
         return chain, chain
+
+    def _layerwise(self, count: int, there: Placement, told: Sequence[str]) -> Graph:
+        """Opens the first layers on a device that computes them one after the other.
+
+        Raises:
+            DeviceError: if they cannot be parted, or the device refuses one.
+            InputError: if a portable graph cannot be made.
+        """
+        from edgespec.runtime.engines.parts import key_scale, layers_of
+        from edgespec.runtime.engines.portable import open_layers
+
+        role = self.bundle.manifest.roles[self.name]
+        file = self.bundle.path / role.native.graph
+        try:
+            begin, *layers = layers_of(file, count, role.hidden_size)
+        except ValueError as error:
+            raise DeviceError(f"layers cannot be computed one by one: {error}") from error
+        graphs = [self._portable(there, each) for each in layers]
+        scales = [key_scale(each) for each in layers]
+        return open_layers(there.device, graphs, scales, self._native(file, begin), told)
 
     def _native(self, file: Path, part: bytes | None) -> Graph:
         """Opens a native graph, or a part of it, and what adapters add to it."""

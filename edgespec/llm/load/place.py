@@ -11,7 +11,14 @@ from edgespec.errors import DeviceError, InputError
 from edgespec.llm.load.adapter_files import held_bytes
 from edgespec.llm.load.options import LAYER_SKIP, MODEL_DRAFTS, LoadOptions
 from edgespec.runtime.kernels import library, missing_kernels
-from edgespec.runtime.plan import HOST, MemoryPlan, Placement, PlacementRequest, plan
+from edgespec.runtime.plan import (
+    HOST,
+    LONG_CHUNK,
+    MemoryPlan,
+    Placement,
+    PlacementRequest,
+    plan,
+)
 from edgespec.runtime.speculation.generation import AUTO
 from edgespec.system.machine import available_bytes
 
@@ -41,7 +48,12 @@ def placements(bundle: Bundle, options: LoadOptions) -> tuple[dict[str, Placemen
             last, last_bytes = _placed(GPU)
             first = bundle.target.layers - options.gpu_layers
             if last.device != place.device:
-                parts = replace(place, slots=place.slots or last.slots, behind=(first, last))
+                parts = replace(
+                    place,
+                    slots=place.slots or last.slots,
+                    behind=(first, last),
+                    prompts=_long_chunk(bundle, place, last),
+                )
                 place = last if first <= 0 else parts
                 own_bytes = last_bytes
         if bundle.manifest.roles[name].native.adopted:
@@ -159,7 +171,7 @@ def _with_target(bundle: Bundle, places: Mapping[str, Placement], asked: str) ->
     """
     sources = {each.source for each in bundle.manifest.roles[DRAFT].sublayers}
     layers = [each for each in sources if each is not None]
-    found, *others = {replace(places[TARGET].of(each), behind=None) for each in layers}
+    found, *others = {replace(places[TARGET].of(each), behind=None, prompts=0) for each in layers}
     kind = bundle.manifest.roles[DRAFT].architecture
     what = f"{bundle.path}: its {kind} head reads keys and values of the target"
     if others:
@@ -173,6 +185,19 @@ def _with_target(bundle: Bundle, places: Mapping[str, Placement], asked: str) ->
             "--draft-device out"
         )
     return found
+
+
+def _long_chunk(bundle: Bundle, place: Placement, last: Placement) -> int:
+    """Returns the rows of a prompt that the device of the last layers may read through all; or 0.
+
+    Layers with states stay where they are.
+    """
+    from edgespec.runtime.engines.portable import examined  # loads the onnx package
+
+    native = bundle.target.native
+    if not place.native or native.recurrent or native.adopted:
+        return 0
+    return LONG_CHUNK if examined(last.device).layerwise else 0
 
 
 def _placed(device: str) -> tuple[Placement, int | None]:

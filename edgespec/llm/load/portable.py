@@ -12,6 +12,7 @@ from pathlib import Path
 from edgespec.bundle import Bundle
 from edgespec.errors import InputError
 from edgespec.llm.load.halves import HalvesTrial
+from edgespec.llm.load.prompts import PromptTrial
 from edgespec.llm.load.trials import kept_trial
 from edgespec.system.cachedir import cache_folder, intact, seal
 
@@ -48,10 +49,8 @@ def portable_graph(
     from edgespec.export.portable import DATA, GRAPH, lower  # loads the onnx package
 
     native = bundle.manifest.roles[name].native
-    folder = cache_folder("portable")
-    if folder is None:
-        raise InputError("there is no cache folder: set EDGESPEC_CACHE to a writable one")
-    made = folder / _key(bundle, name, accuracy, half, fused, part)
+    made = portable_file(bundle, name, accuracy, half, fused, part).parent
+    folder = made.parent
     if not intact(made):
         if made.exists():
             _log.warning("%s is damaged or of another version, and is made anew", made)
@@ -75,6 +74,27 @@ def portable_graph(
     return made / GRAPH
 
 
+def portable_file(
+    bundle: Bundle,
+    name: str,
+    accuracy: int,
+    half: bool | None,
+    fused: frozenset[str] | None,
+    part: bytes | None = None,
+) -> Path:
+    """Returns the ONNX file that `portable_graph` makes, or would make.
+
+    Raises:
+        InputError: if there is no cache folder.
+    """
+    from edgespec.export.portable import GRAPH  # loads the onnx package
+
+    folder = cache_folder("portable")
+    if folder is None:
+        raise InputError("there is no cache folder: set EDGESPEC_CACHE to a writable one")
+    return folder / _key(bundle, name, accuracy, half, fused, part) / GRAPH
+
+
 def in_halves(graph: Path) -> Path | None:
     """Returns the file of a portable graph's form in half precision; None if there is none."""
     from edgespec.export.portable import HALVES  # loads the onnx package
@@ -89,12 +109,15 @@ class PortableForm:
 
     Attributes:
         nodes: those that compute, by layer; those of the head and before the layers are counted
-            with them.
+            with them. None: there is no graph of the whole role.
         trial: what the role did in half precision there; None: that was not tried.
+        prompts: what the role did with prompts there while other layers lay on the host; None: that
+            was not tried.
     """
 
-    nodes: float
+    nodes: float | None
     trial: HalvesTrial | None
+    prompts: PromptTrial | None
 
 
 def portable_forms(bundle: Bundle, name: str) -> dict[str, PortableForm]:
@@ -117,10 +140,12 @@ def portable_forms(bundle: Bundle, name: str) -> dict[str, PortableForm]:
     for device, fused in fused_forms().items():
         for half in (None, True, False):
             made = folder / _key(bundle, name, accuracy_level(device), half, fused) / GRAPH
+            prompts = kept_trial(PromptTrial, made)
+            nodes = None
             if made.is_file():
-                layers = bundle.manifest.roles[name].layers
-                nodes = computing_nodes(made) / layers
-                found[device] = PortableForm(nodes, kept_trial(HalvesTrial, made))
+                nodes = computing_nodes(made) / bundle.manifest.roles[name].layers
+            if nodes is not None or prompts is not None:
+                found[device] = PortableForm(nodes, kept_trial(HalvesTrial, made), prompts)
     return found
 
 

@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from importlib import import_module
 from itertools import count
 from pathlib import Path
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from edgespec.errors import DeviceError, installing
+from edgespec.runtime.arrays import Array, Floats
 from edgespec.runtime.engines.portable.engine import GraphEngine, QueueRunner
 from edgespec.runtime.engines.portable.file import GraphFile, Shape, computing_nodes
 from edgespec.runtime.engines.portable.graph import PortableGraph
 from edgespec.runtime.engines.portable.queue import QueuedGraph
+
+if TYPE_CHECKING:
+    from edgespec.runtime.engines.portable.device import Gpu
 
 __all__ = [
     "DEVICES",
@@ -27,6 +32,7 @@ __all__ = [
     "fused_forms",
     "fused_operators",
     "open_graph",
+    "open_layers",
 ]
 
 _CUDA = ("cuda", "Cuda", installing("cuda"))
@@ -71,6 +77,7 @@ class Device:
         rows: the rows of its calls if they are fixed.
         half: see `GraphEngine`.
         halves: whether graphs compute in half precision there where their models allow it.
+        layerwise: whether prompts can be read there through layers that lie on the host.
         experimental: whether such a device was never run by us, or in software only.
     """
 
@@ -83,6 +90,7 @@ class Device:
     rows: int | None = None
     half: bool | None = None
     halves: bool = False
+    layerwise: bool = False
     experimental: bool = False
 
 
@@ -109,14 +117,47 @@ def open_graph(device: str, graph: Path, threads: int, columns: int | None = Non
         )
     runner = engine.open(file, threads, shape)
     name = engine.name if shape is None else f"{engine.name}#{shape.rows}x{shape.capacity}"
-    rows = engine.rows
-    most = [file.most_rows, engine.fused_rows if file.in_order else None]
-    least = min((each for each in most if each is not None), default=None)
-    if least is not None:
-        rows = tuple(each for each in rows if each <= least)
+    rows = _sizes(engine, file)
     if file.ranked:
         return QueuedGraph(name, file, cast("QueueRunner", runner), rows, shape)
     return PortableGraph(name, file, runner, rows, shape)
+
+
+def open_layers(
+    device: str,
+    graphs: Sequence[Path],
+    key_scales: Sequence[Array | None],
+    entering: Callable[[Mapping[str, Array]], Mapping[str, Floats]],
+    told: Sequence[str],
+) -> Callable[[Mapping[str, Array]], Mapping[str, Floats]]:
+    """Opens portable graphs of a target's first layers, whose weights and pools lie on the host.
+
+    Args:
+        device: a device that computes them one after the other, see `Device.layerwise`.
+        graphs: the ONNX file of each layer, beside that of its weights.
+        key_scales: see `HostLayer`.
+        entering: see `LayerwiseGraph`.
+        told: likewise.
+
+    Returns:
+        What computes them all.
+
+    Raises:
+        DeviceError: if the device refuses a graph, or a layer has what it takes not.
+    """
+    from edgespec.runtime.engines.portable.layerwise import HostLayer, LayerwiseGraph, OneLayerGraph
+
+    engine, _ = _opened(device)
+    gpu = cast("Gpu", engine)
+    alike = dict[Path | bytes, OneLayerGraph]()
+    layers = []
+    for number, (path, key_scale) in enumerate(zip(graphs, key_scales, strict=True)):
+        file = GraphFile(path, apart=True)
+        if file.source not in alike:
+            runner = gpu.open(file, 1, None)
+            alike[file.source] = OneLayerGraph(engine.name, file, runner, _sizes(engine, file))
+        layers.append(HostLayer(number, alike[file.source], file.weights, key_scale))
+    return LayerwiseGraph(gpu, entering, layers, told)
 
 
 def accuracy_level(device: str) -> int:
@@ -181,8 +222,16 @@ def examined(name: str) -> Device:
         rows=rows,
         half=engine.half,
         halves=engine.half is None and "halves" in (engine.fused or ()),
+        layerwise=engine.queues and shape is None,
         experimental=new,
     )
+
+
+def _sizes(engine: GraphEngine, file: GraphFile) -> tuple[int, ...]:
+    """Returns the numbers of rows of an engine's calls of a graph; none: it may have any."""
+    most = [file.most_rows, engine.fused_rows if file.in_order else None]
+    least = min((each for each in most if each is not None), default=None)
+    return tuple(each for each in engine.rows if least is None or each <= least)
 
 
 def _class_of(module: str, kind: str) -> Any:

@@ -14,11 +14,12 @@ from edgespec.bundle import RECURRENT_ROWS, SIGHT
 from edgespec.errors import DeviceError
 from edgespec.runtime.engines.portable.ranking import BEST, NEXT, rank_rows
 from edgespec.runtime.engines.portable.visibility import Bias
+from edgespec.runtime.engines.portable.weights import GIVEN, take_weights
 
 # Beginnings of the names of inputs that are not of the rows.
 _KNOWN = (
     *("pool.", "keys.", "values.", "bias", "seen", "turn", "end", "total", "logit_rows"),
-    *("rows.", "states.", "lines", "unseen", "trail.", "paths.", "real.", "places."),
+    *("rows.", "states.", "lines", "unseen", "trail.", "paths.", "real.", "places.", GIVEN),
 )
 _VIEWS = ("Reshape", "Identity", "Shape", "Squeeze", "Unsqueeze")
 _NUMBERS = {np.dtype(np.float32): "fp32", np.dtype(np.float16): "fp16"}
@@ -78,10 +79,12 @@ class GraphFile:
         path: the file, beside that of its weights.
         columns: rows are ranked on the device by these first columns of their logits, see
             `ranking.py`; None: they are not.
+        apart: whether its weights are inputs, of the graph of one layer.
 
     Attributes:
         path: see above.
         model: its content without the weights.
+        weights: those that are inputs, by name.
         ranked: number of tokens that are told of a row; 0 if rows are not ranked.
         inputs: dimensions of each input, numbers or sums of S, R and C.
         pools: the inputs that hold keys and values.
@@ -102,13 +105,14 @@ class GraphFile:
         DeviceError: if it is not a portable graph.
     """
 
-    def __init__(self, path: Path, columns: int | None = None) -> None:
+    def __init__(self, path: Path, columns: int | None = None, apart: bool = False) -> None:
         self.path = path
         try:
             self.model = onnx.load(str(path), load_external_data=False)
         except Exception as error:  # its exceptions have no narrower base class
             raise DeviceError(f"{path} cannot be read ({error}): export it again") from error
         self.ranked = 0 if columns is None else rank_rows(self.model, columns)
+        self.weights = take_weights(self.model, path.parent) if apart else {}
         self.inputs = {each.name: _dimensions(each) for each in self.model.graph.input}
         self.types = {each.name: _dtype(each) for each in self.model.graph.input}
         self.pools = {
@@ -152,7 +156,8 @@ class GraphFile:
     @property
     def source(self) -> Path | bytes:
         """What a session is opened from."""
-        return bytes(self.model.SerializeToString()) if self.ranked else self.path
+        changed = self.ranked or self.weights
+        return bytes(self.model.SerializeToString()) if changed else self.path
 
     @property
     def in_order(self) -> list[str]:

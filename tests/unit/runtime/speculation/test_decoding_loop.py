@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from toys import toy_model
 
 from edgespec.errors import DeviceError, InputError
+from edgespec.runtime.sequences.model import LongPasses
 from edgespec.runtime.speculation.engine import Engine
 from edgespec.runtime.speculation.generation import PROMPT
 
@@ -232,3 +233,19 @@ def test_logits_that_are_not_finite_are_an_error():
     engine.target.graph.logits = lambda _: np.full(53, np.nan)
     with pytest.raises(DeviceError, match="best logit"):
         tokens_of(engine, request())
+
+
+def test_long_prompts_are_read_in_even_chunks_where_a_target_reads_long_ones_otherwise():
+    engine = toy_engine()
+    engine.target.long_passes = LongPasses(256, 512)
+    prompt = (*range(50),) * 12
+    assert tokens_of(engine, request(prompt, 3, draft="none")) == tokens_of(
+        plain_engine(), request(prompt, 3)
+    )
+    assert engine.target.graph.calls[:3] == [300, 300, 1]
+    short = engine.add(request((7, 8, 9), 30, draft="none"))
+    engine.step()
+    engine.add(request((9, *prompt), 1, draft="none"))
+    engine.step()
+    assert short.tokens
+    assert engine.target.graph.calls[-1] <= 65
