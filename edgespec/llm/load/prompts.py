@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
+import numpy as np
+
 from edgespec.errors import DeviceError, InputError
 from edgespec.llm.load.trials import keep_trial, kept_trial, logit_distance, trial_logits
 from edgespec.runtime.arrays import Floats
@@ -22,8 +24,10 @@ from edgespec.runtime.sequences.model import Model
 if TYPE_CHECKING:
     from edgespec.runtime.engines.portable import Device
 
-_MOST = 0.3  # the processor alone rounds activations to 8 bits, which moves logits by 0.1
-_WANTED = range(LONG_CALL - 16, LONG_CALL)  # rows whose logits are compared
+# The processor alone rounds activations to 8 bits, which moves logits behind random tokens by 0.2,
+# and some rows by far more. What computes something else is several deviations off in all rows.
+_MOST = 0.5
+_WANTED = range(LONG_CALL - 64, LONG_CALL)  # rows whose logits are compared
 
 _log = logging.getLogger(__name__)
 
@@ -37,7 +41,8 @@ class PromptTrial:
         version: of the library that computed there.
         layers: number of layers on the host.
         distance: the largest difference of a logit where all layers were computed on the device, in
-            standard deviations of logits; None: there were none, or no numbers.
+            the median row and in standard deviations of logits; None: there were none, or no
+            numbers.
         here: seconds a row where these layers were computed on the host.
         there: likewise on the device.
     """
@@ -97,7 +102,7 @@ def reads_prompts(
         except (DeviceError, InputError) as error:
             _log.warning("prompts are read on the CPU for now: %s", error)
             return False
-        trial = PromptTrial(*facts, logit_distance(found, expected), here, there)
+        trial = PromptTrial(*facts, logit_distance(found, expected, np.median), here, there)
         keep_trial(graph, trial)
     _log.info("prompts of a target on the CPU and %s are read %s", device.name, trial.verdict)
     return trial.passed

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import ClassVar, Protocol, TypeVar
+from typing import Any, ClassVar, Protocol, TypeVar
 
 import numpy as np
 
@@ -52,14 +52,21 @@ def keep_trial(graph: Path, trial: Trial) -> None:
         _log.warning("%s: the model is tried anew each time it is loaded", error)
 
 
-def logit_distance(found: Floats, expected: Floats) -> float | None:
-    """Returns how far logits are from others at most, in deviations of these.
+def logit_distance(
+    found: Floats, expected: Floats, of_rows: Callable[[Floats], Any] = np.max
+) -> float | None:
+    """Returns how far logits are from others, in deviations of these.
+
+    Args:
+        found: logits of rows, [n, V].
+        expected: likewise.
+        of_rows: what is told of the rows' largest differences.
 
     Returns:
         None: there are none, or no numbers.
     """
     with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
-        distance = float(abs(found - expected).max() / expected.std())
+        distance = float(of_rows(abs(found - expected).max(-1)) / expected.std())
     return distance if np.isfinite(distance) else None
 
 

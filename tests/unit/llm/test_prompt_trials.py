@@ -92,7 +92,10 @@ def test_what_a_device_refuses_is_tried_again(tmp_path, caplog):
 
 
 def test_distances():
-    rows = np.arange(4, dtype=np.float32)
-    assert logit_distance(rows + 1, rows) == pytest.approx(1 / rows.std())
-    assert logit_distance(rows * np.float32(np.nan), rows) is None
-    assert logit_distance(rows, np.zeros(4, np.float32)) is None
+    rows = np.arange(12, dtype=np.float32).reshape(3, 4)
+    other = rows + np.float32([[1], [9], [2]])
+    assert logit_distance(other, rows) == pytest.approx(9 / rows.std())
+    assert logit_distance(other, rows, np.median) == pytest.approx(2 / rows.std())
+    for of_rows in (np.max, np.median):
+        assert logit_distance(rows * np.float32(np.nan), rows, of_rows) is None
+        assert logit_distance(rows, 0 * rows, of_rows) is None
