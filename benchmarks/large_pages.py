@@ -3,7 +3,7 @@ r"""Measures a token whose weights lie in small pages of the system's cache, or 
     python benchmarks/large_pages.py qwen-coder-1.5b.gguf
 
 Before each turn the file of the target's weights is dropped from the cache and read anew, in small
-pages or as edgespec asks for them (`edgespec/system/pages.py`). Nobody else may use the bundle
+pages or as edgespec asks for them (`edgespec/system/machine.py`). Nobody else may use the bundle
 meanwhile. Where the system has no large pages, both are the same. Least of all turns.
 """
 

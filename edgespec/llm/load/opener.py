@@ -29,8 +29,7 @@ from edgespec.runtime.sequences.model import (
 from edgespec.runtime.sequences.pool import KVPool, PoolMemory
 from edgespec.runtime.sequences.recurrent import RecurrentPool
 from edgespec.runtime.sequences.whole_texts import WholeTextGraph
-from edgespec.system.machine import default_threads
-from edgespec.system.pages import prefer_large_pages
+from edgespec.system.machine import default_threads, prefer_large_pages
 
 NO_ADAPTERS = AdapterSet()
 """Those of a role that has none."""

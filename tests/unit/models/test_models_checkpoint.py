@@ -17,7 +17,7 @@ from edgespec.models import load_checkpoint
 @pytest.mark.parametrize("tied", [False, True], ids=["separate", "tied"])
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 def test_exactly_the_saved_tensors_are_expected(tmp_path, architecture, tied, caplog):
-    if tied and architecture == "nemotron_h":
+    if tied and architecture in ("kimi_linear", "kimi_linear_moe", "nemotron_h"):
         pytest.skip("transformers gives it an output projection of its own, whatever the config")
     make_checkpoint(tmp_path, architecture, tie_word_embeddings=tied)
     checkpoint = load_checkpoint(tmp_path)
