@@ -18,10 +18,11 @@ from statistics import median
 from typing import TYPE_CHECKING
 from unittest import mock
 
-from common import add_threads, count, exit_code, print_result, print_table
+from common import count, exit_code, print_result, print_table
 
 from edgespec import LLM
 from edgespec.measuring.prompts import PYTHON
+from edgespec.runtime.engines import native
 from edgespec.runtime.engines.native import ThreadLimit
 from edgespec.runtime.kernels import use_threads
 from edgespec.system.machine import default_threads
@@ -50,17 +51,19 @@ def main() -> None:
     )
     parser.add_argument("model", type=Path)
     parser.add_argument("--draft", default="none", help="source of drafts (default none)")
-    parser.add_argument("--busy", default="0,50,100", help="per cent (default 0,50,100)")
+    parser.add_argument(
+        "--busy", type=_shares, default=[0, 50, 100], help="per cent (default 0,50,100)"
+    )
     parser.add_argument("-n", type=count, default=48, help="new tokens of a text (default 48)")
     parser.add_argument("--repeat", type=count, default=4, help="of each way (default 4)")
-    add_threads(parser)
+    parser.add_argument("--threads", type=count, help="threads (default: those of edgespec)")
     given = parser.parse_args()
     every = given.threads or default_threads()
     ways = {"1": 1, str(every): every, _FOLLOWS: None}
     rows = list[list[object]]()
     with LLM(given.model, draft=given.draft, threads=every) as llm:
         llm.warm_up()
-        for busy in map(int, given.busy.split(",")):
+        for busy in given.busy:
             found = defaultdict[str, list[float]](list)
             with _program(busy / 100):
                 for number in range(given.repeat):
@@ -80,17 +83,21 @@ def milliseconds(llm: LLM, prompt: str, tokens: int, threads: int | None, every:
         prompt: the text before.
         tokens: how many.
         threads: how many compute; None: as many as other programs leave.
-        every: how many threads there are, with which each text begins.
+        every: how many threads there are, with which a text begins that takes as many as are left.
     """
     llm.forget()
     use_threads(threads or every)
-    adapt = ThreadLimit.adapt if threads is None else _stay
-    with mock.patch.object(ThreadLimit, "adapt", adapt):
+    limit = ThreadLimit() if threads is None else mock.Mock()
+    with mock.patch.object(native, "_LIMIT", limit):
         return llm.generate(prompt, max_new_tokens=tokens).tpot_ms
 
 
-def _stay(_: ThreadLimit) -> None:
-    """Changes nothing."""
+def _shares(text: str) -> list[int]:
+    """Parses per cent, separated by commas."""
+    parts = text.split(",")
+    if not all(each.isdecimal() and int(each) <= 100 for each in parts):
+        raise argparse.ArgumentTypeError(f"{text!r} is not per cent, such as 0,50,100")
+    return [int(each) for each in parts]
 
 
 @contextmanager

@@ -19,6 +19,7 @@ from unittest import mock
 from common import add_threads, count, exit_code, print_result, print_table
 
 from edgespec import LLM
+from edgespec.errors import InputError
 from edgespec.llm.load import opener
 from edgespec.measuring.prompts import PYTHON
 
@@ -35,6 +36,8 @@ def main() -> None:
     parser.add_argument("--repeat", type=count, default=3, help="turns (default 3)")
     add_threads(parser)
     given = parser.parse_args()
+    if not hasattr(os, "posix_fadvise"):
+        raise InputError("this system drops no file from its cache: measure on Linux")
     with LLM(given.model, draft="none") as llm:
         weights = llm.bundle.path / llm.bundle.target.native.data
     found = {pages: list[float]() for pages in PAGES}

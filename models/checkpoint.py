@@ -110,7 +110,7 @@ def load_checkpoint(path: Path) -> Checkpoint:
     _check_sight(config, decoder)
     tensors = model.arranged(opened.tensors)
     if opened.pooled is not None:
-        decoder = _embedding(decoder, opened.pooled)
+        decoder = _embedding(fields, decoder, opened.pooled)
     elif decoder.both_ways:
         raise fields.unsupported(
             both_ways(fields),
@@ -143,8 +143,16 @@ def _check_sight(config: ModelConfig, decoder: Decoder) -> None:
         raise config.fields.unsupported(name, "use a model whose tokens see only those before them")
 
 
-def _embedding(decoder: Decoder, pooled: PoolingConfig) -> Decoder:
+def _embedding(fields: ConfigFields, decoder: Decoder, pooled: PoolingConfig) -> Decoder:
     """Returns the description of a model that makes embeddings or scores."""
+    width = decoder.width
+    for each in pooled.dense:
+        if each.linear.in_features != width:
+            raise CheckpointError(
+                f"{fields.source}: {each.linear.weight} reads {each.linear.in_features} numbers, "
+                f"and rows before it have {width}: download the checkpoint again"
+            )
+        width = each.linear.out_features
     length = decoder.context_length
     return replace(
         decoder,

@@ -292,6 +292,11 @@ class Role:
         return Sublayers(self.sublayers)
 
     @property
+    def vector_size(self) -> int:
+        """Numbers of a vector that it makes of a text, or of a row."""
+        return (self.embedding.width if self.embedding else 0) or self.hidden_size
+
+    @property
     def active_parameters(self) -> int:
         """Number of weights without those of experts that a row does not choose.
 

@@ -99,7 +99,7 @@ def export(arguments: argparse.Namespace) -> int:
     role = bundle.target
     found = describe_skips(bundle) if arguments.layer_skip != NONE else None
     if role.embedding is not None:
-        tell(f"makes embeddings of {role.hidden_size} numbers: {role.embedding}")
+        tell(f"makes embeddings of {role.vector_size} numbers: {role.embedding}")
     if role.ranking is not None:
         tell(f"ranks texts by {role.ranking}")
     for each in (*report.kept, quality, vocabularies, report.head, found):

@@ -9,7 +9,7 @@ from typing import cast
 
 import numpy as np
 
-from edgespec.errors import ContextLengthError, InputError, reason
+from edgespec.errors import BundleError, ContextLengthError, InputError, reason
 from edgespec.llm import at_once
 from edgespec.llm.instance import ModelInstance
 from edgespec.llm.pooling import Check, TextRows, TextTokens
@@ -91,13 +91,18 @@ class Embedder(Unpicklable):
         Raises:
             InputError: if there are not so many dimensions, or the model was closed.
         """
-        width = self._embedding.width or self._loaded.bundle.target.hidden_size
+        width = self._loaded.bundle.target.vector_size
         Option("", least=1).check("dimensions", dimensions, (int, NoneType))
         if dimensions is not None and dimensions > width:
             asked = reason(dimensions, 40)
             raise InputError(f"dimensions is {asked}: the model's vectors have {width}")
         found = np.empty((len(tokens), dimensions or width), np.float32)
         for number, row in enumerate(self._rows.of([*map(TextTokens, tokens)], check)):
+            if len(row) != width:
+                raise BundleError(
+                    f"{self._loaded.bundle.path}: its graph makes vectors of {len(row)} numbers, "
+                    f"and its manifest says {width}: export it again"
+                )
             vector = row[: dimensions or width]
             if self._embedding.normalized if normalized is None else normalized:
                 vector = vector / max(float(np.linalg.norm(vector)), _LEAST_LENGTH)

@@ -27,17 +27,17 @@ if TYPE_CHECKING:
 
 # What published files call fields otherwise, and those of a group in them.
 _NAMES = {
-    "max_position_embeddings": "model_max_length",
-    "norm_topk_prob": "moe_renormalize",
-    "n_group": "num_expert_group",
-    "num_experts_per_tok": "num_experts_per_token",
-    "n_shared_experts": "num_shared_experts",
+    "model_max_length": "max_position_embeddings",
+    "moe_renormalize": "norm_topk_prob",
+    "num_expert_group": "n_group",
+    "num_experts_per_token": "num_experts_per_tok",
+    "num_shared_experts": "n_shared_experts",
 }
 _GROUP = "linear_attn_config"
 _IN_GROUP = {
-    "linear_head_dim": "head_dim",
-    "linear_num_heads": "num_heads",
-    "linear_conv_kernel_dim": "short_conv_kernel_size",
+    "head_dim": "linear_head_dim",
+    "num_heads": "linear_num_heads",
+    "short_conv_kernel_size": "linear_conv_kernel_dim",
 }
 _FULL = "full_attn_layers"
 
@@ -68,8 +68,8 @@ class KimiLinear(Glm4MoeLite):
     def usual(cls, fields: ConfigFields) -> ConfigFields:
         """Returns a config under the names of others, with the types of all layers."""
         group = fields.group(_GROUP)
-        given = {own: fields.get(name) for own, name in _NAMES.items()}
-        given |= {own: group.get(name) for own, name in _IN_GROUP.items()}
+        fields = fields.under(_NAMES)
+        given = {own: group.get(name) for name, own in _IN_GROUP.items()}
         given = {own: value for own, value in given.items() if value is not None}
         layers = range(fields.integer("num_hidden_layers", most=2**12))
         if fields.get("layer_types") is None:

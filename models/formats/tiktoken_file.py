@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 TIKTOKEN_FILE = "tiktoken.model"
 _ADDED = "added_tokens_decoder"
 _MOST_ADDED = 2**12
+_DIGITS = 10  # more than an id has
+_FLAGS = ("lstrip", "rstrip", "single_word")  # of added tokens; none of them is implemented
 _PLACE = "tokenizer.ggml"
 
 
@@ -71,6 +73,8 @@ def _tokens(path: Path) -> list[str]:
     for number, line in enumerate(read_checkpoint_text(path).splitlines(), 1):
         try:
             text, rank = line.split()
+            if int(rank) in texts:
+                raise ValueError(rank)
             texts[int(rank)] = "".join(letters[each] for each in b64decode(text, validate=True))
         except ValueError as error:
             raise CheckpointError(
@@ -97,8 +101,10 @@ def _added(config: ConfigFields, first: int) -> dict[int, tuple[str, int]]:
     for name in listed.values:
         own = listed.group(name)
         text = own.get("content")
-        if not name.isdecimal() or not isinstance(text, str) or int(name) >= first + _MOST_ADDED:
+        is_id = name.isdecimal() and len(name) < _DIGITS and int(name) < first + _MOST_ADDED
+        if not is_id or not isinstance(text, str):
             raise config.invalid(_ADDED, "must have texts of tokens by their ids")
+        own.only(dict.fromkeys(_FLAGS, (None, False)), "use a folder with tokenizer.json")
         if int(name) >= first:
             found[int(name)] = text, CONTROL if own.flag("special") else USER_DEFINED
     return found

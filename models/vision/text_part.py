@@ -21,9 +21,9 @@ _FLAT = {"qwen2_5_vl": "qwen2_5_vl_text"}
 # Fields that the whole model's config has for its text part, too.
 _SHARED = ("eos_token_id", "quantization_config", "tie_word_embeddings")
 
-# Published files have the first two; the third is what transformers calls it in memory. The fourth
-# is Idefics3's, those with their own name Qwen2.5-VL's, and the last a draft head, see
-# `models/heads/mtp.py`.
+# Published files have the first two, and EmbeddingGemma 2's the third; the fourth is what
+# transformers calls it in memory. The fifth is Idefics3's, those with their own name Qwen2.5-VL's,
+# and the last a draft head, see `models/heads/mtp.py`.
 _PREFIXES = {
     "language_model.model.": "model.",
     "language_model.lm_head.": "lm_head.",

@@ -110,7 +110,7 @@ class Tower(Compound):
         mean_norm: Applied to the mean of these patches, which is what the projection reads; its
             weight is [width, hidden] then. None: it reads all of them, one behind the other.
         around: Tokens before and behind rows of a picture, of which the first stands in texts for
-            the whole; None: see `runtime/vision.py`.
+            the whole; None: see `runtime/vision/`.
     """
 
     name: str

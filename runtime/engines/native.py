@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
@@ -66,10 +67,18 @@ class ThreadLimit:
         self._before = 0.0, 0.0
         self._threads = self._processors
         self._again = 0.0
+        self._lock = threading.Lock()  # other models' threads look, too
 
     def adapt(self) -> None:
         """Looks how busy other programs are, unless it did so just now."""
-        now = self._clock()
+        if not self._lock.acquire(blocking=False):
+            return
+        try:
+            self._look(self._clock())
+        finally:
+            self._lock.release()
+
+    def _look(self, now: float) -> None:
         passed = now - self._known
         if passed < _SECONDS:
             return
@@ -178,10 +187,11 @@ def _busy_seconds() -> Iterator[float]:
     every = list[Any]()
     with suppress(OSError, psutil.Error):  # /proc may be hidden: then nothing is known of others
         every = psutil.cpu_times(percpu=True)
-    for number in _usable():
-        if number < len(every):  # numbers have gaps where processors are switched off
-            times = every[number]
-            yield times.user + times.system + getattr(times, "nice", 0.0)
+    usable = _usable()
+    if usable[-1] < len(every):  # else some are switched off, and others take their places
+        every = [every[number] for number in usable]
+    for times in every:
+        yield times.user + times.system + getattr(times, "nice", 0.0)
 
 
 _LIMIT = ThreadLimit()  # of all graphs of this process

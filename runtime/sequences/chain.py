@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import inf
 from typing import Any
 
+from edgespec.errors import DeviceError
 from edgespec.runtime.arrays import Array, Floats
-from edgespec.runtime.sequences.model import Graph
+from edgespec.runtime.sequences.model import Graph, longest_part
 from edgespec.runtime.sequences.pool import HostMemory, PoolMemory, Shapes
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -30,9 +34,11 @@ class Link:
 class LongCalls:
     """A graph whose long calls another one makes.
 
+    Trees of many texts are no long call: rows of a text must not depend on others beside it.
+
     Args:
-        usual: makes all others.
-        long: makes those of `rows` rows and more.
+        usual: makes all others, and those that the other one has no room for.
+        long: makes those in which one sequence has `rows` rows and more.
         rows: see above.
     """
 
@@ -43,7 +49,12 @@ class LongCalls:
 
     def __call__(self, feeds: Mapping[str, Array]) -> Mapping[str, Floats]:
         """See `Graph`."""
-        return (self._long if len(feeds["write"]) >= self._rows else self._usual)(feeds)
+        if longest_part(feeds) >= self._rows:
+            try:
+                return self._long(feeds)
+            except DeviceError as error:  # what it wrote to pools is written anew
+                _log.warning("a prompt is read on the CPU: %s", error)
+        return self._usual(feeds)
 
 
 class Chain:

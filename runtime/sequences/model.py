@@ -133,12 +133,17 @@ class LongPasses(NamedTuple):
     """Long passes of a model that makes them otherwise than short ones.
 
     Attributes:
-        least: rows from which a pass is long; what it takes says nothing of shorter ones.
+        least: rows of one sequence from which a pass is long; what it takes says nothing of others.
         chunk: rows of a prompt that are read in one pass where nothing else waits.
     """
 
     least: int
     chunk: int
+
+
+def longest_part(feeds: Mapping[str, Array]) -> int:
+    """Returns how many rows of a pass are those of one sequence, at most."""
+    return int(np.bincount(feeds["sequence"]).max())
 
 
 @runtime_checkable
@@ -349,9 +354,8 @@ class Model:
             raise
         end = time.perf_counter()
         self.seconds += end - called
-        rows = len(feeds["write"])
-        if self.long_passes is None or rows < self.long_passes.least:
-            self.cost.observe(rows, end - begin)
+        if self.long_passes is None or longest_part(feeds) < self.long_passes.least:
+            self.cost.observe(len(feeds["write"]), end - begin)
         logits = outputs[LOGITS if LOGITS in outputs else LAST_HIDDEN]
         features = outputs.get(FEATURES)
         self.gives_features = features is not None

@@ -125,7 +125,7 @@ class Schedule:
             unread = generation.sequence.unread
             length = generation.sequence.length
             ends = (end - length for end in generation.request.turns if end > length)
-            most = room if long is None else _even(room, len(unread))
+            most = room if long is None or room < long.least else _even(room, len(unread))
             count = min(most, next(ends, most), len(unread))
             if (pictures := generation.sequence.pictures) is not None:
                 count = pictures.following(length, count)

@@ -17,7 +17,13 @@ from native_llms import with_library
 from safetensors.numpy import load_file, save_file
 
 from edgespec import LLM, export
-from edgespec.errors import ContextLengthError, DeviceError, InputError, UnsupportedModelError
+from edgespec.errors import (
+    CheckpointError,
+    ContextLengthError,
+    DeviceError,
+    InputError,
+    UnsupportedModelError,
+)
 from edgespec.export import ExportOptions
 from edgespec.llm.llm import inside
 from edgespec.models import load_checkpoint
@@ -287,12 +293,21 @@ def test_vectors_may_be_wider_than_rows(tmp_path):
     with LLM(tmp_path / "bundle", **PLAIN) as llm:
         found = llm.embed(TEXTS)
         assert found.shape == (len(TEXTS), 96)
+        assert llm.bundle.target.vector_size == 96
         assert llm.embed(TEXTS, dimensions=80).shape == (len(TEXTS), 80)
         for text, vector in zip(TEXTS, found, strict=True):
             ids = torch.tensor([ids_of(tmp_path / "checkpoint", text)])
             with torch.no_grad():
                 expected = first @ model(ids).last_hidden_state[0].mean(0).numpy()
             assert np.abs(vector - expected / np.linalg.norm(expected)).max() < 1e-4
+
+
+def test_dense_layers_that_do_not_fit_each_other_are_refused(tmp_path):
+    make_gemma(tmp_path)
+    steps = json.loads((tmp_path / "modules.json").read_text())
+    (tmp_path / "modules.json").write_text(json.dumps([*steps[:2], *steps[3:]]))
+    with pytest.raises(CheckpointError, match="reads 96 numbers, and rows before it have 64"):
+        load_checkpoint(tmp_path)
 
 
 def test_a_gemma_that_sees_both_ways_writes_no_text(tmp_path):

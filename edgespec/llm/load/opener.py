@@ -10,7 +10,7 @@ from edgespec.bundle import DRAFT, Bundle
 from edgespec.errors import DeviceError
 from edgespec.llm.load.adapters import AdapterSet
 from edgespec.llm.load.halves import computes_in_halves
-from edgespec.llm.load.portable import CACHE_TYPES, in_halves, portable_file, portable_graph
+from edgespec.llm.load.portable import fused_of, in_halves, portable_file, portable_graph
 from edgespec.llm.load.prompts import reads_prompts
 from edgespec.runtime.arrays import Array
 from edgespec.runtime.drafters.block_head import BlockGraph
@@ -154,11 +154,7 @@ class GraphOpener:
         from edgespec.runtime.engines.portable import accuracy_level, fused_operators
 
         level = accuracy_level(place.device) if self.accuracy is None else self.accuracy
-        fused = fused_operators(place.device)
-        roles = self.bundle.manifest.roles
-        if fused is not None and any(each.attends_target for each in roles.values()):
-            fused -= CACHE_TYPES  # the head reads the target's pools by their slots
-        return level, place.half, fused
+        return level, place.half, fused_of(self.bundle, fused_operators(place.device))
 
     def placed(self, placed: Placement) -> _Opened:
         """Returns the whole graph where it is placed, else see `opened`."""

@@ -137,7 +137,8 @@ def portable_forms(bundle: Bundle, name: str) -> dict[str, PortableForm]:
         fused_forms,
     )
 
-    for device, fused in fused_forms().items():
+    for device, operators in fused_forms().items():
+        fused = fused_of(bundle, operators)
         for half in (None, True, False):
             made = folder / _key(bundle, name, accuracy_level(device), half, fused) / GRAPH
             prompts = kept_trial(PromptTrial, made)
@@ -147,6 +148,16 @@ def portable_forms(bundle: Bundle, name: str) -> dict[str, PortableForm]:
             if nodes is not None or prompts is not None:
                 found[device] = PortableForm(nodes, kept_trial(HalvesTrial, made), prompts)
     return found
+
+
+def fused_of(bundle: Bundle, fused: frozenset[str] | None) -> frozenset[str] | None:
+    """Returns what fused operators do in a bundle's graphs, of what they do on a device.
+
+    A head that reads the target's pools reads them by their slots, so caches have those.
+    """
+    if fused is None or not any(each.attends_target for each in bundle.manifest.roles.values()):
+        return fused
+    return fused - CACHE_TYPES
 
 
 def _key(

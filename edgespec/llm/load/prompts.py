@@ -96,27 +96,25 @@ def reads_prompts(
     trial = kept_trial(PromptTrial, graph)
     facts = (device.hardware or "", device.version or "", layers)
     if trial is None or (trial.hardware, trial.version, trial.layers) != facts:
-        expected, here = _read(opened(False), vocabulary, 1, clock)
         try:
-            found, there = _read(opened(True), vocabulary, LONG_CALL, clock)
+            found, there = _read(opened(True), vocabulary, clock)
         except (DeviceError, InputError) as error:
             _log.warning("prompts are read on the CPU for now: %s", error)
             return False
+        expected, here = _read(opened(False), vocabulary, clock)
         trial = PromptTrial(*facts, logit_distance(found, expected, np.median), here, there)
         keep_trial(graph, trial)
     _log.info("prompts of a target on the CPU and %s are read %s", device.name, trial.verdict)
     return trial.passed
 
 
-def _read(
-    model: Model, vocabulary: int, before: int, clock: Callable[[], float]
-) -> tuple[Floats, float]:
+def _read(model: Model, vocabulary: int, clock: Callable[[], float]) -> tuple[Floats, float]:
     """Reads a prompt, and closes the model; returns the last rows' logits, and seconds a row.
 
-    A pass over some rows comes before, in which weights are read from the disk and plans are made.
+    A pass over it comes before, in which weights are read from the disk and plans are made.
     """
     try:
-        trial_logits(model, vocabulary, before, [before - 1])
+        trial_logits(model, vocabulary, LONG_CALL, _WANTED)
         begin = clock()
         found = trial_logits(model, vocabulary, LONG_CALL, _WANTED)
         return found, (clock() - begin) / LONG_CALL

@@ -22,6 +22,7 @@ from edgespec.runtime.engines.portable.pools import caches_of
 _ENTERING, _LEAVING = "entering.0", "entering.1"
 _POOLS = ("pool.", "scales.")
 _LEVELS = 127  # of a cache of 8 bits, on both sides of 0
+_LEAST = 1e-30  # a head's row of smaller numbers is zeros there
 
 Feeds = Mapping[str, Array]
 """Inputs of a native graph by name, among them the pools."""
@@ -80,9 +81,10 @@ class OneLayerGraph(PortableGraph):
     def _make_slots(self, count: int) -> None:
         """Makes room for the rows of a layer."""
         if count > self._slots:
-            self._slots = self.capacity(self._slots, count)
-            shape = 2, self._pool.heads, self._slots, self._pool.dim
+            slots = self.capacity(self._slots, count)
+            shape = 2, self._pool.heads, slots, self._pool.dim
             self.resize(self._arrays, {self._name: (shape, self._pool.dtype.type)})
+            self._slots = slots
 
     def _pools(self, feeds: Mapping[str, Any]) -> dict[str, Any]:
         """See `PortableGraph`: weights are bound as pools are, to where they lie."""
@@ -130,8 +132,9 @@ class HostLayer:
         if self.key_scale is not None:
             rows[0, :, :, : self.key_scale.shape[1]] *= self.key_scale[:, None]
         largest = abs(rows).max(-1)
-        scales[:, :, slots] = largest / _LEVELS
-        inverse = np.divide(_LEVELS, largest, out=np.zeros_like(largest), where=largest > 0)
+        some = largest >= _LEAST
+        scales[:, :, slots] = np.where(some, largest / _LEVELS, 0)
+        inverse = np.divide(_LEVELS, largest, out=np.zeros_like(largest), where=some)
         pool[:, :, slots] = np.rint(rows * inverse[..., None])
 
 
@@ -170,14 +173,15 @@ class LayerwiseGraph:
         there["context"] = np.arange(held, dtype=np.int32)
         there["write"] = np.arange(held, end, dtype=np.int32)
         rows = self._entering(feeds)[_ENTERING]
-        found = {_ENTERING: rows}
+        found = {_ENTERING: rows} if _ENTERING in self._told else {}
         for each in self._layers:
             weights = self._gpu.call(self._copied, each.weights)
             there[_ENTERING] = rows
             rows, new = each.graph.computed(weights, each.held(feeds), there)
             each.keep(feeds, new)
-            found[f"entering.{each.number + 1}"] = rows
-        return {name: found[name] for name in self._told}
+            if (name := f"entering.{each.number + 1}") in self._told:
+                found[name] = rows
+        return found
 
     def _copied(self, weights: Mapping[str, Array]) -> dict[str, Any]:
         """Copies a layer's weights to where those of the layer before lay, if they fit there."""

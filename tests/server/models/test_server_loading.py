@@ -253,10 +253,8 @@ def test_a_signal_while_a_model_is_loaded_ends_the_command(bundles, tmp_path):
             body = {"model": "other", **ASKED}
             asked = clients.submit(httpx.post, f"{url}/v1/completions", json=body, timeout=60)
             assert process.stderr.readline() == b"it is loaded\n"
-            begin = time.monotonic()
             process.send_signal(signal.SIGTERM)
             assert process.wait(30) == 0
-            assert time.monotonic() - begin < 2
             assert asked.result().status_code == 503
         finally:
             process.kill()

@@ -87,6 +87,7 @@ def test_tokens_are_those_of_merging_by_rank(tmp_path):
     [
         ("YQ== zero", "line 3 is 'YQ== zero', not a token and its rank"),
         ("Y 2", "line 3 is 'Y 2'"),
+        ("Yw== 1", "line 3 is 'Yw== 1'"),
         ("YQ== 5", "lacks tokens or has some twice"),
         ("YQ== 2", "lacks tokens or has some twice"),
     ],
@@ -98,11 +99,19 @@ def test_damaged_files_are_refused(tmp_path, line, message):
         read_tiktoken(path, ConfigFields({}, "tokenizer_config.json"), "kimi-k2")
 
 
-def test_added_tokens_without_texts_are_refused(tmp_path):
+@pytest.mark.parametrize(
+    ("added", "message"),
+    [
+        ({"2": {"content": 7}}, r"added_tokens_decoder=.* must have texts of tokens"),
+        ({"9" * 5000: {"content": "a"}}, r"added_tokens_decoder=.* must have texts of tokens"),
+        ({"2": {"content": "a", "lstrip": True}}, "lstrip=True"),
+    ],
+)
+def test_added_tokens_that_cannot_be_read_are_refused(tmp_path, added, message):
     path = tmp_path / TIKTOKEN_FILE
     path.write_text("YQ== 0\nYg== 1\n")
-    fields = ConfigFields({"added_tokens_decoder": {"2": {"content": 7}}}, "tokenizer_config.json")
-    with pytest.raises(CheckpointError, match=r"added_tokens_decoder=.* must have texts of tokens"):
+    fields = ConfigFields({"added_tokens_decoder": added}, "tokenizer_config.json")
+    with pytest.raises(CheckpointError, match=message):
         read_tiktoken(path, fields, "kimi-k2")
 
 

@@ -103,7 +103,7 @@ def describe_model(_body: OllamaShowRequest, model: ServedModel) -> Json:
             f"{family}.attention.head_count_kv": target.kv_heads,
             f"{family}.block_count": target.layers,
             f"{family}.context_length": model.plan.context,
-            f"{family}.embedding_length": target.hidden_size,
+            f"{family}.embedding_length": target.vector_size,
             f"{family}.vocab_size": target.vocab_size,
         },
         "capabilities": [_CAPABILITIES[n] for n in capabilities(model) if n in _CAPABILITIES],

@@ -12,6 +12,7 @@ from native_llms import with_library
 from edgespec import bundle as bundles
 from edgespec import export
 from edgespec.bundle import TARGET
+from edgespec.errors import DeviceError
 from edgespec.export import ExportOptions
 from edgespec.llm.load.open import load_model
 from edgespec.runtime.engines.parts import layers_of
@@ -110,14 +111,14 @@ def test_several_sequences_and_forks_behind_a_prompt(gpu, tmp_path, long_calls):
     for model in both:
         _, first = read(model, 260)
         fork = first.fork(100)
-        parents = [AFTER, *range(199)]
+        parents = [AFTER, *range(259)]
         batch = [
-            Rows(each, TOKENS[n : n + 200], parents, [199]) for n, each in enumerate((first, fork))
+            Rows(each, TOKENS[n : n + 260], parents, [259]) for n, each in enumerate((first, fork))
         ]
         logits = [each.copy() for each in model.forward(batch)]
         for rows in batch:
             rows.sequence.tokens += rows.tokens
-            rows.accept(range(200))
+            rows.accept(range(260))
         trees = [Rows(each, [5, 6, 7], [AFTER, AFTER, 0], [0, 1, 2]) for each in (first, fork)]
         found.append(np.concatenate([*logits, *model.forward(trees)]))
         for rows in trees:
@@ -125,8 +126,30 @@ def test_several_sequences_and_forks_behind_a_prompt(gpu, tmp_path, long_calls):
         for each in (first, fork):
             each.free()
         assert model.pool.used == 0
-    assert long_calls == [260, 400]
+    assert long_calls == [260, 520]
     assert abs(found[0] - found[1]).max() < NEAR
+
+
+def test_trees_of_many_texts_are_no_long_call(gpu, tmp_path, long_calls):
+    model = on_two(exported(tmp_path, "llama"))
+    parents = [AFTER, *range(30)]
+    trees = [Rows(model.sequence([]), TOKENS[n : n + 31], parents, [30]) for n in range(9)]
+    model.forward(trees)
+    assert long_calls == []
+
+
+def test_without_room_on_the_gpu_the_cpu_reads(gpu, tmp_path, monkeypatch, caplog, long_calls):
+    long, usual = models(exported(tmp_path, "llama"))
+    resize = layerwise.OneLayerGraph.resize
+
+    def full(graph, *given):
+        monkeypatch.setattr(layerwise.OneLayerGraph, "resize", resize)
+        raise DeviceError("no room")
+
+    monkeypatch.setattr(layerwise.OneLayerGraph, "resize", full)
+    assert np.array_equal(read(long, 300)[0], read(usual, 300)[0])
+    assert "a prompt is read on the CPU: no room" in caplog.text
+    assert 0 < abs(read(long, 300)[0] - read(usual, 300)[0]).max() < NEAR
 
 
 def test_short_calls_stay_on_the_cpu(gpu, tmp_path, long_calls):
