@@ -32,6 +32,7 @@ _CONTEXT = 32768
 _PART = 1 << 26  # bytes that are written at once
 # Where a block has its scale in half precision, and one that keeps weights at about 0.02.
 _SCALES = {
+    "Q1_0": (0, 0.02),
     "TQ1_0": (52, 0.02), "TQ2_0": (64, 0.02), "IQ1_S": (0, 3e-3), "IQ2_XXS": (0, 4e-4),
     "IQ2_XS": (0, 4e-4), "IQ2_S": (0, 4e-4), "IQ3_XXS": (0, 8e-5), "IQ3_S": (0, 2e-4),
     "Q4_K": (0, 1e-4), "Q6_K": (208, 4e-5), "Q8_0": (0, 3e-4), "IQ4_XS": (0, 2e-5),

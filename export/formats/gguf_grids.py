@@ -1,4 +1,4 @@
-"""Encodings of GGUF files that number the points of a grid, or pack ternary digits: their levels.
+"""Encodings of GGUF files that number the points of a grid, or pack signs or digits: their levels.
 
 A point is the levels of four or eight neighbouring columns. The grids, and how files order bits,
 are those of the `gguf` package, `quants.py` (ggml-org).
@@ -31,7 +31,7 @@ class GridRows:
 
     Attributes:
         levels: [N, K] uint8.
-        scales: [N, units] float16 of a unit of 256.
+        scales: [N, units] float16 of a unit.
         numbers: [N, units, parts] less than 16, by which scales of its parts are told; None: a
             unit has one scale.
     """
@@ -51,7 +51,7 @@ class GridRows:
 
 @dataclass(frozen=True)
 class GridEncoding:
-    """How a file stores blocks of 256 weights.
+    """How a file stores blocks of 256 weights, or of 128 (Q1_0).
 
     Attributes:
         form: name of the tiles' format.
@@ -62,6 +62,11 @@ class GridEncoding:
     form: str
     block: np.dtype[np.void]
     read: Callable[[_Stored], GridRows]
+
+
+def _q1_0(blocks: _Stored) -> GridRows:
+    levels = np.unpackbits(blocks["low"], axis=-1, bitorder="little")
+    return GridRows(levels.reshape(len(blocks), -1), blocks["d"], None)
 
 
 def _tq1_0(blocks: _Stored) -> GridRows:
@@ -184,6 +189,7 @@ def _ternary() -> Bytes:
 
 
 GRIDS: Mapping[str, GridEncoding] = {
+    "q1_0": GridEncoding("q1_0", np.dtype([_D, ("low", "u1", 16)]), _q1_0),
     "tq1_0": GridEncoding("tq2_0", np.dtype([("low", "u1", 48), ("high", "u1", 4), _D]), _tq1_0),
     "iq1_s": GridEncoding("iq1_s", np.dtype([_D, ("low", "u1", 32), ("high", "<u2", 8)]), _iq1_s),
     "iq1_m": GridEncoding(

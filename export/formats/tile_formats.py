@@ -24,7 +24,7 @@ _GRID_1 = (-7, 1, 9, 9, -9, -1, 7, 7)  # times eight; shifted up, and down
 _GRID_2 = (-43, -43, -25, -8, 8, 25, 43, 43)
 _GRID_3_XXS = (-31, -26, -22, -18, -14, -10, -6, -2, 2, 6, 10, 14, 18, 22, 26, 31)  # halved
 _GRID_3 = tuple(range(-15, 16, 2))
-_PLANES = {2: (2,), 3: (2, 1), 4: (4,), 5: (4, 1), 6: (4, 2), 8: (8,)}
+_PLANES = {1: (1,), 2: (2,), 3: (2, 1), 4: (4,), 5: (4, 1), 6: (4, 2), 8: (8,)}
 
 
 @dataclass(frozen=True)
@@ -135,6 +135,7 @@ TILE_FORMATS: Mapping[str, TileFormat] = {
         _levels("q5_k", 256, 5, *_BOTH, *_OF_32),
         _levels("q6_k", 256, 6, _SCALE, _OF_16, zero=32),
         _levels("iq4_xs", 256, 4, _SCALE, ("s", "i1", (8, LANES)), table=_IQ4),
+        _levels("q1_0", 128, 1, _SCALE, table=(-1, 1)),
         _levels("tq2_0", 256, 2, _SCALE, zero=1),
         _levels("iq1_s", 256, 2, _SCALE, ("n", "u1", (4, LANES)), zero=1),  # and a sign << 3
         _grid("iq1_m", 2, 16, _GRID_1, 8),

@@ -17,6 +17,7 @@ int level_at(const uint8_t* planes, int bits, int c, int k) {
     case 8: return planes[64 * quad + byte];
     case 4: return planes[64 * (quad % 4) + byte] >> (quad / 4 * 4) & 15;
     case 2: return planes[64 * (quad / 4) + byte] >> (quad % 4 * 2) & 3;
+    case 1: return planes[byte] >> quad & 1;
     case 3: return level_at(planes, 2, c, k) | (planes[128 + byte] >> quad & 1) << 2;
     case 5: return level_at(planes, 4, c, k) | (planes[256 + byte] >> quad & 1) << 4;
     default: return level_at(planes, 4, c, k) | level_at(planes + 256, 2, c, k) << 4;
@@ -82,6 +83,7 @@ float value_at(Format format, const uint8_t* unit, int c, int k) {
     case Format::Q6_K: return scale(part) * float(level(288, 6, 384) - 32);
     case Format::IQ4_XS:
       return scale(block) * float(non_linear[level(160, 4, 256)] - NonLinearZero);
+    case Format::Q1_0: return half_at(unit, c) * float(2 * level(32, 1, 64) - 1);
     case Format::TQ2_0: return half_at(unit, c) * float(level(32, 2, 128) - 1);
     case Format::IQ1_S: {
       const int number = half_byte(block);

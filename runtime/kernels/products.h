@@ -170,7 +170,8 @@ void product(const Product& p, int64_t first, int64_t last) {
     case Format::Q5_K: return integers<ScalesAndMinimums<5>>(p, first, last);
     case Format::Q6_K: return integers<SignedScales<Planes<6>, 2, 32>>(p, first, last);
     case Format::IQ4_XS: return integers<SignedScales<NonLinear, 1, NonLinearZero>>(p, first, last);
-    case Format::TQ2_0: return integers<Ternary>(p, first, last);
+    case Format::Q1_0: return integers<Ternary<Signs, 4>>(p, first, last);
+    case Format::TQ2_0: return integers<Ternary<Planes<2>, 8>>(p, first, last);
     case Format::IQ1_S: return integers<Shifted>(p, first, last);
     case Format::IQ1_M: return integers<Grid<ShiftedQuads, 2, Grid1Zero, 8>>(p, first, last);
     case Format::IQ2_XXS: return integers<Grid<Grid2, 1, Grid2Zero, 8>>(p, first, last);

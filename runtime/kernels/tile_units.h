@@ -70,6 +70,7 @@ struct Tabled {
 };
 using NonLinear = Tabled<4, non_linear, 241>;
 using Float4 = Tabled<4, float4, 28>;
+using Signs = Tabled<1, signs, 2>;
 using Grid2 = Tabled<3, grid2, 107>;
 using Grid3Xxs = Tabled<4, grid3_xxs, 63>;
 using Grid3 = Tabled<4, grid3, 31>;
@@ -100,8 +101,9 @@ struct Simple {
   static INLINE F scale(const uint8_t* unit, int) { return load_f16(halves(unit)); }
   static INLINE F minimum(const uint8_t* unit, int) { return load_f16(halves(unit) + 16); }
 };
-struct Ternary : Simple<Planes<2>, 32, 1> {
-  static constexpr int Blocks = 8;
+template <class Levels_, int Blocks_>
+struct Ternary : Simple<Levels_, 32, 1> {  // -1, 0 and 1, or two of these
+  static constexpr int Blocks = Blocks_;
 };
 // With a zero point for each block, whose product with the scale is subtracted.
 template <class Planes_>

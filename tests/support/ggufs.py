@@ -196,6 +196,18 @@ def _quantized(values: Values, kind: GGMLQuantizationType) -> np.ndarray[Any, An
         return blocks.reshape(*values.shape[:-1], -1)
 
 
+def dequantized(stored: np.ndarray[Any, Any], kind: GGMLQuantizationType) -> Values:
+    """Returns the weights of a file's rows, by the `gguf` package, of Q1_0 by its definition."""
+    if kind != GGMLQuantizationType.Q1_0:
+        return quants.dequantize(stored, kind)
+    found = [
+        (1 if block[2 + k // 8] >> k % 8 & 1 else -1) * np.float32(block[:2].view("<f2")[0])
+        for block in stored.reshape(-1, 18)
+        for k in range(128)
+    ]
+    return np.float32(found).reshape(len(stored), -1)
+
+
 def numbers_of(kind: str, config: dict[str, Any]) -> dict[str, Any]:
     """Fields of an architecture by their names in GGUF, of a config in transformers."""
     ropes = config.get("rope_parameters") or {}

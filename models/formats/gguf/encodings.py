@@ -15,10 +15,11 @@ if TYPE_CHECKING:
 
 _READ = (
     "F32", "F16", "BF16", "Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q2_K", "Q3_K", "Q4_K", "Q5_K",
-    "Q6_K", "IQ4_NL", "IQ4_XS", "MXFP4", "TQ1_0", "TQ2_0", "IQ1_S", "IQ1_M", "IQ2_XXS", "IQ2_XS",
-    "IQ2_S", "IQ3_XXS", "IQ3_S", "NVFP4",
+    "Q6_K", "IQ4_NL", "IQ4_XS", "MXFP4", "Q1_0", "TQ1_0", "TQ2_0", "IQ1_S", "IQ1_M", "IQ2_XXS",
+    "IQ2_XS", "IQ2_S", "IQ3_XXS", "IQ3_S", "NVFP4",
 )  # fmt: skip
 _INTEGER = "I64"
+_SIGNS = "Q1_0"
 
 
 @dataclass(frozen=True)
@@ -51,6 +52,8 @@ class Encoding:
         """
         if self.name == _INTEGER:
             return stored.view("<i8").astype(np.float32)
+        if self.name == _SIGNS:
+            return _signs(stored.reshape(-1, self.nbytes)).reshape(len(stored), -1)
         with np.errstate(all="ignore"):
             values = quants.dequantize(stored, GGMLQuantizationType[self.name])
         return np.asarray(values, dtype=np.float32)
@@ -66,6 +69,17 @@ class Encoding:
         else:
             levels = packed ^ 128  # signed bytes, from -128 on
         return BlockRows(levels.reshape(rows, -1), scales, None)
+
+
+def _signs(blocks: NDArray[np.uint8]) -> NDArray[np.float32]:
+    """Returns the values of blocks of Q1_0, which the `gguf` package does not read.
+
+    A block has a scale in half precision, and a bit for each value, the lowest first: its sign, set
+    for plus (llama.cpp, pull request 21273).
+    """
+    scales = np.ascontiguousarray(blocks[:, :2]).view("<f2").astype(np.float32)
+    plus = np.unpackbits(blocks[:, 2:], axis=1, bitorder="little")
+    return np.where(plus, scales, -scales)
 
 
 ENCODINGS = {

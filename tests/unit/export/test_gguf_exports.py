@@ -49,8 +49,8 @@ def test_logits_are_those_of_the_folder(tmp_path, architecture):
 @pytest.mark.parametrize(
     ("encoding", "form"),
     [
-        ("Q2_K", "q2_k"), ("TQ1_0", "tq2_0"), ("IQ1_M", "iq1_m"), ("IQ2_XS", "iq2_s"),
-        ("IQ3_S", "iq3_s"),
+        ("Q2_K", "q2_k"), ("Q1_0", "q1_0"), ("TQ1_0", "tq2_0"), ("IQ1_M", "iq1_m"),
+        ("IQ2_XS", "iq2_s"), ("IQ3_S", "iq3_s"),
     ],
 )  # fmt: skip
 def test_matrices_of_few_bits_keep_their_numbers(tmp_path, encoding, form):

@@ -245,7 +245,7 @@ def write_graph(folder, name, width, rng):
     return folder / "native.onnx", weights
 
 
-WIDTHS = {1: (37,), 32: (96, 101), 64: (64, 192), 256: (256, 512)}
+WIDTHS = {1: (37,), 32: (96, 101), 64: (64, 192), 128: (128, 384), 256: (256, 512)}
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 from gguf import GGML_QUANT_SIZES, GGMLQuantizationType, quants
+from ggufs import dequantized
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -26,15 +27,16 @@ ENCODED = sorted(each.name.lower() for each in ENCODINGS.values())
 HALVES = {
     "q4_0": [0], "q4_1": [0, 2], "q5_0": [0], "q5_1": [0, 2], "q8_0": [0], "iq4_nl": [0],
     "q2_k": [80, 82], "q3_k": [108], "q4_k": [0, 2], "q5_k": [0, 2], "q6_k": [208], "iq4_xs": [0],
-    "tq1_0": [52], "tq2_0": [64], "iq1_s": [0], "iq2_xxs": [0], "iq2_xs": [0], "iq2_s": [0],
-    "iq3_xxs": [0], "iq3_s": [0],
+    "q1_0": [0], "tq1_0": [52], "tq2_0": [64], "iq1_s": [0], "iq2_xxs": [0], "iq2_xs": [0],
+    "iq2_s": [0], "iq3_xxs": [0], "iq3_s": [0],
 }  # fmt: skip
 # Bytes of a unit as kernels count them.
 UNIT_BYTES = {
     "f32": 64, "f16": 32, "bf16": 32, "q4_0": 288, "q4_1": 320, "q4_z": 304, "q5_0": 352,
     "q5_1": 384, "q8_0": 544, "q8_z": 560, "iq4_nl": 288, "mxfp4": 272, "q2_k": 1344, "q3_k": 1824,
-    "q4_k": 2368, "q5_k": 2880, "q6_k": 3360, "iq4_xs": 2208, "tq2_0": 1056, "iq1_s": 1120,
-    "iq1_m": 1248, "iq2_xxs": 1632, "iq2_s": 1696, "iq3_xxs": 2144, "iq3_s": 2144, "nvfp4": 640,
+    "q4_k": 2368, "q5_k": 2880, "q6_k": 3360, "iq4_xs": 2208, "q1_0": 288, "tq2_0": 1056,
+    "iq1_s": 1120, "iq1_m": 1248, "iq2_xxs": 1632, "iq2_s": 1696, "iq3_xxs": 2144, "iq3_s": 2144,
+    "nvfp4": 640,
 }  # fmt: skip
 
 
@@ -74,7 +76,8 @@ def test_tiles_take_little_more_than_files(name):
 @pytest.mark.parametrize(("rows", "columns"), [(16, 256), (37, 768), (5, 2048), (1300, 512)])
 def test_rows_of_a_file_have_its_weights_bit_for_bit(name, rows, columns):
     stored = random_rows(name, rows, columns)
-    expected = quants.dequantize(stored, GGMLQuantizationType[name.upper()])
+    expected = dequantized(stored, GGMLQuantizationType[name.upper()])
+    same_bits(ENCODINGS[GGMLQuantizationType[name.upper()]].decode(stored), expected)
     tiles = tiles_of_gguf(name, stored)
     kind = tile_format(name)
     assert tiles.shape == kind.shape(rows, columns)
@@ -148,6 +151,8 @@ def weight_of(name, unit, lane, k):
         return unit[:64].view(np.float32)[lane] * part * number
     if "n" in (TILE_FORMATS[name].layout.names or ()):
         return half(0) * weight_of_grid(name, unit, lane, k)
+    if name == "q1_0":
+        level = 2 * level - 1
     if name.startswith("iq4"):
         level = np.float32(quants.IQ4_NL.kvalues[int(level)])
     part = scale(32, np.int8) if name in ("q3_k", "q6_k", "iq4_xs") else 1
@@ -160,9 +165,10 @@ KERNELS = {
     "q5_1": (64, 5, 0, 32), "q8_0": (32, 8, 128, 32), "mxfp4": (16, 4, 0, 32),
     "iq4_nl": (32, 4, 0, 32), "iq4_xs": (160, 4, 0, 32), "q2_k": (320, 2, 0, 16),
     "q3_k": (288, 3, 4, 16), "q4_k": (320, 4, 0, 32), "q5_k": (320, 5, 0, 32),
-    "q6_k": (288, 6, 32, 16), "tq2_0": (32, 2, 1, 256), "iq1_s": (96, 2, 1, 32),
-    "iq1_m": (160, 2, 0, 16), "iq2_xxs": (96, 3, 0, 32), "iq2_s": (160, 3, 0, 16),
-    "iq3_xxs": (96, 4, 0, 32), "iq3_s": (96, 4, 0, 32), "nvfp4": (128, 4, 0, 16),
+    "q6_k": (288, 6, 32, 16), "q1_0": (32, 1, 0, 128), "tq2_0": (32, 2, 1, 256),
+    "iq1_s": (96, 2, 1, 32), "iq1_m": (160, 2, 0, 16), "iq2_xxs": (96, 3, 0, 32),
+    "iq2_s": (160, 3, 0, 16), "iq3_xxs": (96, 4, 0, 32), "iq3_s": (96, 4, 0, 32),
+    "nvfp4": (128, 4, 0, 16),
 }  # fmt: skip
 
 
@@ -170,7 +176,7 @@ KERNELS = {
 def test_weights_lie_where_kernels_look_for_them(name):
     size = TILE_FORMATS[name].unit
     stored = random_rows(name, 32, 2 * size)
-    weights = quants.dequantize(stored, GGMLQuantizationType[name.upper()])
+    weights = dequantized(stored, GGMLQuantizationType[name.upper()])
     tile = tiles_of_gguf(name, stored)[1]
     for unit, lane, k in np.random.default_rng(1).integers(0, (2, 16, size), (99, 3)):
         assert weight_of(name, tile[unit], lane, k) == weights[16 + lane, unit * size + k]

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from checkpoints import WITH_EXPERTS, make_checkpoint
 from gguf import GGMLQuantizationType, quants
-from ggufs import KINDS, write_gguf
+from ggufs import KINDS, dequantized, write_gguf
 
 from edgespec.errors import CheckpointError, UnsupportedModelError
 from edgespec.export.formats.gguf_tiles import tiles_of_gguf
@@ -206,7 +206,7 @@ def test_every_encoding_is_read_row_by_row(tmp_path, encoding):
     }
     for place, name in names.items():
         (tensor,) = (each for each in reader.tensors if each.name == place)
-        expected = quants.dequantize(tensor.data, stored)
+        expected = dequantized(tensor.data, stored)
         np.testing.assert_array_equal(found.tensors.read(name), expected)
         np.testing.assert_array_equal(found.tensors.read_rows(name, 5, 99), expected[5:99])
         assert found.tensors.encoding(name) == encoding.name.lower()

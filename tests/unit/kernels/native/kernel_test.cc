@@ -108,7 +108,7 @@ int halves_of(Format format) {
     case Format::MXFP4: return 0;
     case Format::F16: case Format::BF16: case Format::Q4_0: case Format::Q4_Z: case Format::Q5_0:
     case Format::Q8_0: case Format::Q8_Z: case Format::IQ4_NL: case Format::Q3_K:
-    case Format::Q6_K: case Format::IQ4_XS: case Format::TQ2_0: case Format::IQ1_S:
+    case Format::Q6_K: case Format::IQ4_XS: case Format::Q1_0: case Format::TQ2_0: case Format::IQ1_S:
     case Format::IQ1_M: case Format::IQ2_XXS: case Format::IQ2_S: case Format::IQ3_XXS:
     case Format::IQ3_S: return 16;
     default: return 32;
