@@ -42,6 +42,7 @@ _NEAREST = (
     "IQ4_NL", "IQ4_XS", "Q4_0", "Q5_1", "Q5_0", "Q6_K", "Q6_K_L", "Q8_0", "Q3_K_XL", "Q3_K_L",
     "Q3_K_M", "Q3_K_S", "IQ3_M", "IQ3_S", "IQ3_XS", "BF16", "F16", "F32", "Q2_K_XL", "Q2_K_L",
     "Q2_K", "IQ3_XXS", "IQ2_M", "IQ2_S", "IQ2_XS", "IQ2_XXS", "TQ2_0", "TQ1_0", "IQ1_M", "IQ1_S",
+    "Q1_0",
 )  # fmt: skip
 
 
