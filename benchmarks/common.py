@@ -8,9 +8,11 @@ import os
 import subprocess
 import sys
 import time
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
+from unittest import mock
 
 import psutil
 
@@ -20,7 +22,7 @@ from edgespec.errors import EdgespecError
 from edgespec.system.environment import MIB, hardware, versions
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from edgespec.llm.result import Result
 
@@ -58,6 +60,15 @@ def mean_length(results: Sequence[Result]) -> float:
 def print_table(header: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
     """Prints a Markdown table with numbers aligned right."""
     print(markdown_table(header, rows))
+
+
+@contextmanager
+def with_all_threads() -> Iterator[None]:
+    """Lets passes keep their threads, whatever other programs do until the end of the block."""
+    from edgespec.runtime.engines.native import ThreadLimit  # loads ONNX Runtime
+
+    with mock.patch.object(ThreadLimit, "adapt"):
+        yield
 
 
 def add_threads(parser: argparse.ArgumentParser) -> None:

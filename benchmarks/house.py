@@ -15,7 +15,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from common import exit_code, print_result, print_table
+from common import exit_code, print_result, print_table, with_all_threads
 
 from edgespec import LLM
 from edgespec.cli.parsing import COMMANDS
@@ -90,7 +90,8 @@ def _options(command: str) -> int:
 def entered(path: Path | None = None) -> dict[str, list[str]]:
     """Returns the modules that steps enter, by draft source; None: of the embedded pair."""
     llm = LLM(path, context=512)
-    return {draft: _modules(llm, draft) for draft in STEP}
+    with with_all_threads():
+        return {draft: _modules(llm, draft) for draft in STEP}
 
 
 def _modules(llm: LLM, draft: str) -> list[str]:

@@ -30,7 +30,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
-from common import exit_code, print_result, print_table
+from common import exit_code, print_result, print_table, with_all_threads
 
 import edgespec
 from edgespec import LLM
@@ -217,9 +217,10 @@ WALKS = {
 
 def measured(name: str) -> Walk:
     """Makes a walk for the second time."""
-    WALKS[name](Walk())
     walk = Walk()
-    WALKS[name](walk)
+    with with_all_threads():
+        WALKS[name](Walk())
+        WALKS[name](walk)
     return walk
 
 
