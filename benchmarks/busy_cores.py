@@ -9,16 +9,13 @@ The program is busy for so many per cent of each 20 ms. The last way is what edg
 from __future__ import annotations
 
 import argparse
-import subprocess
 import sys
 from collections import defaultdict
-from contextlib import contextmanager
 from pathlib import Path
 from statistics import median
-from typing import TYPE_CHECKING
 from unittest import mock
 
-from common import count, exit_code, print_result, print_table
+from common import busy_program, count, exit_code, print_result, print_table, with_all_threads
 
 from edgespec import LLM
 from edgespec.measuring.prompts import PYTHON
@@ -27,21 +24,7 @@ from edgespec.runtime.engines.native import ThreadLimit
 from edgespec.runtime.kernels import use_threads
 from edgespec.system.machine import default_threads
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
 _FOLLOWS = "follows"
-_PERIOD = 0.02  # seconds
-_PROGRAM = """
-import sys, time
-busy, period = map(float, sys.argv[1:])
-while True:
-    end = time.perf_counter() + busy * period
-    while time.perf_counter() < end:
-        pass
-    if busy < 1:
-        time.sleep((1 - busy) * period)
-"""
 
 
 def main() -> None:
@@ -65,7 +48,7 @@ def main() -> None:
         llm.warm_up()
         for busy in given.busy:
             found = defaultdict[str, list[float]](list)
-            with _program(busy / 100):
+            with busy_program(busy / 100):
                 for number in range(given.repeat):
                     for name, threads in ways.items():
                         text = PYTHON[number % len(PYTHON)]
@@ -87,8 +70,8 @@ def milliseconds(llm: LLM, prompt: str, tokens: int, threads: int | None, every:
     """
     llm.forget()
     use_threads(threads or every)
-    limit = ThreadLimit() if threads is None else mock.Mock()
-    with mock.patch.object(native, "_LIMIT", limit):
+    follows = mock.patch.object(native, "_LIMIT", ThreadLimit())
+    with follows if threads is None else with_all_threads():
         return llm.generate(prompt, max_new_tokens=tokens).tpot_ms
 
 
@@ -98,20 +81,6 @@ def _shares(text: str) -> list[int]:
     if not all(each.isdecimal() and int(each) <= 100 for each in parts):
         raise argparse.ArgumentTypeError(f"{text!r} is not per cent, such as 0,50,100")
     return [int(each) for each in parts]
-
-
-@contextmanager
-def _program(busy: float) -> Iterator[None]:
-    """Runs a program that is busy for this share of the time, until the end of the block."""
-    if not busy:
-        yield
-        return
-    command = [sys.executable, "-c", _PROGRAM, str(busy), str(_PERIOD)]
-    with subprocess.Popen(command) as program:
-        try:
-            yield
-        finally:
-            program.kill()
 
 
 if __name__ == "__main__":

@@ -27,6 +27,17 @@ if TYPE_CHECKING:
     from edgespec.llm.result import Result
 
 _POLL_SECONDS = 0.01
+_BUSY_PERIOD = 0.02  # seconds
+_BUSY_PROGRAM = """
+import sys, time
+busy, period = map(float, sys.argv[1:])
+while True:
+    end = time.perf_counter() + busy * period
+    while time.perf_counter() < end:
+        pass
+    if busy < 1:
+        time.sleep((1 - busy) * period)
+"""
 
 
 def print_result(benchmark: str, values: Mapping[str, object]) -> None:
@@ -60,6 +71,20 @@ def mean_length(results: Sequence[Result]) -> float:
 def print_table(header: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
     """Prints a Markdown table with numbers aligned right."""
     print(markdown_table(header, rows))
+
+
+@contextmanager
+def busy_program(share: float = 1.0) -> Iterator[None]:
+    """Runs a program that is busy for this share of the time, until the end of the block."""
+    if not share:
+        yield
+        return
+    command = [sys.executable, "-c", _BUSY_PROGRAM, str(share), str(_BUSY_PERIOD)]
+    with subprocess.Popen(command) as program:
+        try:
+            yield
+        finally:
+            program.kill()
 
 
 @contextmanager

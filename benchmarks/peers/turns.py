@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import argparse
 import json
-import subprocess
 import sys
 import time
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, suppress
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
-from common import count, names
+from common import busy_program, count, names
 
 from edgespec.measuring.prompts import read_prompts
 from edgespec.models import load_checkpoint
@@ -21,7 +20,7 @@ from edgespec.runtime.text.tokenizer import Tokenizer
 from peers import FILES, Loading, Made, Peer, PeerError, module_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Sequence
 
 Way = tuple[str, str]
 """A peer's name and one of its settings."""
@@ -304,17 +303,9 @@ def tokenizer_of(model: Path) -> Tokenizer:
     return Tokenizer.from_files(load_checkpoint(model).tokenizer_files, model)
 
 
-@contextmanager
-def beside(what: str) -> Iterator[None]:
+def beside(what: str) -> AbstractContextManager[None]:
     """Runs one of `COMPANIES` until the end of the block."""
-    if what == COMPANIES[0]:
-        yield
-        return
-    with subprocess.Popen([sys.executable, "-c", "while True: pass"]) as program:
-        try:
-            yield
-        finally:
-            program.kill()
+    return busy_program(float(what == "busy"))
 
 
 def tell(what: str) -> None:

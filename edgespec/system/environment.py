@@ -36,12 +36,11 @@ def circumstances() -> dict[str, object]:
 
 def hardware() -> dict[str, object]:
     """Returns the CPU model, its extensions, the number of CPUs, memory in GiB, and the load."""
-    usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     return {
         "cpu": machine.processor_name(),
         "extensions": list(machine.extensions()),
         "logical_cpus": os.cpu_count(),
-        "usable_cpus": usable,
+        "usable_cpus": len(machine.usable_processors()),
         "memory_gib": round(psutil.virtual_memory().total / (1 << 30), 1),
         "load_average": round(psutil.getloadavg()[0], 2),
         "system": platform.platform(),

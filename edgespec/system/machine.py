@@ -7,9 +7,11 @@ import mmap
 import os
 import platform
 import sys
+import time
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import psutil
@@ -58,6 +60,28 @@ def default_threads(topology: Path = _TOPOLOGY) -> int:
     quota = control_groups.processor_quota()
     cores = _cores(topology)
     return cores if quota is None else max(1, min(cores, int(quota)))
+
+
+def usable_processors() -> list[int]:
+    """Returns the numbers of the logical processors that this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return sorted(os.sched_getaffinity(0))
+    return list(range(os.cpu_count() or 1))
+
+
+def busy_seconds() -> tuple[float, float]:
+    """Returns for how long these processors were busy by all programs, and by this one.
+
+    Both count from times of their own. Where the system tells nothing of others, the first is 0.
+    """
+    every = list[Any]()
+    with suppress(OSError, psutil.Error):  # /proc may be hidden
+        every = psutil.cpu_times(percpu=True)
+    usable = usable_processors()
+    if usable[-1] < len(every):  # else some are switched off, and others take their places
+        every = [every[number] for number in usable]
+    busy = (each.user + each.system + getattr(each, "nice", 0.0) for each in every)
+    return sum(busy), time.process_time()
 
 
 def available_bytes() -> int:
@@ -116,7 +140,7 @@ def _cores(topology: Path) -> int:
     cores = psutil.cpu_count(logical=False) or os.cpu_count() or 1
     if not hasattr(os, "sched_getaffinity"):
         return cores
-    allowed = os.sched_getaffinity(0)
+    allowed = usable_processors()
     with suppress(OSError):  # /sys may be hidden
         return len({(topology / f"cpu{n}" / _SIBLINGS).read_text() for n in allowed})
     return min(cores, len(allowed))

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import platform
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
 
 import onnxruntime as ort
-import psutil
 
 from edgespec.bundle import FEATURES
 from edgespec.errors import DeviceError, first_line
@@ -24,7 +20,7 @@ from edgespec.runtime.engines.ort_session import (
     session_options,
 )
 from edgespec.runtime.kernels import kernel_name, use_threads
-from edgespec.system.machine import extensions
+from edgespec.system.machine import busy_seconds, extensions, usable_processors
 
 _SECONDS = 0.25  # between two looks, so that clock ticks of 10 ms are a few per cent of a processor
 _STALE = 2.0  # what happened in a longer time says little about now
@@ -47,22 +43,21 @@ class ThreadLimit:
     Args:
         use: is told how many threads may compute at once, whenever that changes.
         clock: seconds, of any beginning.
-        taken: seconds for which processors that this process may use were busy, by all programs,
-            and for which they were so by this one; of any beginning.
-        processors: how many this process may use.
+        taken: see `busy_seconds`.
+        processors: how many this process may use; None: all of `usable_processors`.
     """
 
     def __init__(
         self,
         use: Callable[[int], None] = use_threads,
         clock: Callable[[], float] = time.monotonic,
-        taken: Callable[[], tuple[float, float]] | None = None,
+        taken: Callable[[], tuple[float, float]] = busy_seconds,
         processors: int | None = None,
     ) -> None:
         self._use = use
         self._clock = clock
-        self._taken = taken or _taken
-        self._processors = processors or len(_usable())
+        self._taken = taken
+        self._processors = processors or len(usable_processors())
         self._known = -_STALE
         self._before = 0.0, 0.0
         self._threads = self._processors
@@ -169,29 +164,6 @@ class NativeGraph:
             raise_if_callers(error)
             raise DeviceError(f"a pass failed ({first_line(error)}): please report it") from error
         return dict(zip(self._outputs, results, strict=True))
-
-
-def _usable() -> list[int]:
-    """Returns the numbers of the processors that this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return sorted(os.sched_getaffinity(0))
-    return list(range(os.cpu_count() or 1))
-
-
-def _taken() -> tuple[float, float]:
-    return sum(_busy_seconds()), time.process_time()
-
-
-def _busy_seconds() -> Iterator[float]:
-    """Yields for how long each usable processor was busy since the system's start."""
-    every = list[Any]()
-    with suppress(OSError, psutil.Error):  # /proc may be hidden: then nothing is known of others
-        every = psutil.cpu_times(percpu=True)
-    usable = _usable()
-    if usable[-1] < len(every):  # else some are switched off, and others take their places
-        every = [every[number] for number in usable]
-    for times in every:
-        yield times.user + times.system + getattr(times, "nice", 0.0)
 
 
 _LIMIT = ThreadLimit()  # of all graphs of this process
