@@ -23,7 +23,10 @@ CHUNK = 64
 FIRST_WAIT = 8
 """Rounds until a draft that did not pay is tried again."""
 
-_HOPE, _HOPE_WEIGHT = 0.7, 0.1  # first estimate of an acceptance, and weight of a new one in it
+FIRST_HOPE = 0.85
+"""How likely the target is to choose a model's best token, where nothing is known of both."""
+
+_HOPE_WEIGHT = 0.1  # of a new estimate of an acceptance in the average
 
 
 @dataclass(eq=False, slots=True)
@@ -43,7 +46,7 @@ class DraftSequence:
     generation: Generation
     sequence: TokenSequence
     first: int = 0
-    hope: float = _HOPE
+    hope: float = FIRST_HOPE
     idle: int = 0
     wait: int = FIRST_WAIT
     drafted: bool = False

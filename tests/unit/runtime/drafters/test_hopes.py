@@ -1,0 +1,72 @@
+"""What a text lets the next one hope for: whether a draft model reads its prompt."""
+
+from __future__ import annotations
+
+from engines import by_model, plain_engine, request, tokens_of
+from toys import toy_model
+
+from edgespec.runtime.drafters.reader import FIRST_HOPE
+from edgespec.runtime.speculation.engine import Engine
+
+SHORT = (1, 2, 3)
+LONG = tuple(n * n % 50 for n in range(256))
+# By these costs reading LONG pays for a text of 40 tokens where nothing is known, and no more
+# where a draft was always wrong.
+TARGET, DRAFT = (1.0, 0.05), (0.2, 0.03)
+
+
+def engine_of(noise):
+    drafter = by_model(toy_model(noise, cost=DRAFT))
+    return Engine(toy_model(cost=TARGET), [drafter])
+
+
+def hope_of(engine, **how):
+    [drafter] = engine.drafters
+    return drafter.grower.hope(engine.add(request(SHORT, 1, **how)))
+
+
+def reads(engine, asked):
+    """Whether the draft model has a part in a text, which is plain decoding's."""
+    rounds = list(engine.generate(asked))
+    tokens = [token for made in rounds for token in made.tokens]
+    assert tokens == tokens_of(plain_engine(), asked)
+    return any(made.source == "model" for made in rounds)
+
+
+def hopes_behind_texts(engine):
+    found = [hope_of(engine)]
+    for number in range(4):
+        assert reads(engine, request((*SHORT, number), 60))
+        found.append(hope_of(engine))
+    return found
+
+
+def test_texts_teach_the_next_one_what_to_hope_for():
+    right, wrong = engine_of(0.0), engine_of(30.0)
+    of_right, of_wrong = hopes_behind_texts(right), hopes_behind_texts(wrong)
+    assert of_right[0] == of_wrong[0] == FIRST_HOPE
+    assert of_wrong == sorted(of_wrong, reverse=True)
+    assert of_right[-1] > of_wrong[-1] + 0.1
+    assert hope_of(wrong, temperature=1.0) == FIRST_HOPE
+    wrong.forget()
+    assert hope_of(wrong) == FIRST_HOPE
+
+
+def test_a_long_prompt_is_read_by_what_earlier_texts_let_hope():
+    asked = request(LONG, 40)
+    assert reads(engine_of(0.0), asked)
+    engine = engine_of(30.0)
+    for number in range(8):
+        reads(engine, request((*SHORT, number), 60))
+    assert not reads(engine, asked)
+    engine.forget()
+    assert reads(engine, asked)
+
+
+def test_what_was_not_read_is_tried_again():
+    engine = engine_of(30.0)
+    for number in range(8):
+        reads(engine, request((*SHORT, number), 60))
+    tried = [reads(engine, request((number, *LONG), 40)) for number in range(20)]
+    assert not tried[0]
+    assert any(tried)
