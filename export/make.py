@@ -135,6 +135,8 @@ def partial_bundle(
             head.attach(folder, progress)
             report = replace(report, head=str(head))
         yield PartialBundle(folder, report)
+    if isinstance(source, Checkpoint):  # else files are copies
+        bundles.keep_verified(output)
 
 
 def _copy(bundle: Path, folder: Path) -> ExportReport:

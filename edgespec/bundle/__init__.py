@@ -2,7 +2,7 @@
 
 ``manifest.json`` describes the roles (``target``, perhaps ``draft``), their ONNX graphs and the
 size and SHA-256 of every file. Sizes are checked at every load, hashes once per (path, size,
-mtime); `Bundle.verify` hashes everything.
+mtime), but for those that export has just written; `Bundle.verify` hashes everything.
 
 This module is the whole interface between export and runtime, and re-exports the manifest's
 records.
@@ -153,6 +153,15 @@ def load(path: Path) -> Bundle:
     return bundle
 
 
+def keep_verified(path: Path) -> None:
+    """Lets a bundle be opened without hashing it: its files were hashed when they were written.
+
+    Raises:
+        BundleError: if its manifest is damaged.
+    """
+    _leave(_marker(Bundle(path, _read_manifest(path))))
+
+
 def describe_files(folder: Path) -> dict[str, FileEntry]:
     """Returns the sizes and hashes of all files in a folder, except the manifest."""
     return {
@@ -278,6 +287,15 @@ def _check_inside(folder: Path, name: str) -> None:
 
 def _verify_once(bundle: Bundle) -> None:
     """Verifies all hashes unless they were verified for the same paths, sizes and mtimes."""
+    marker = _marker(bundle)
+    if marker is not None and marker.exists():
+        return
+    bundle.verify()
+    _leave(marker)
+
+
+def _marker(bundle: Bundle) -> Path | None:
+    """Returns the file that is there once a bundle was verified; None without a cache folder."""
     state = "\n".join(
         f"{(bundle.path / name).resolve()} {entry.sha256} {(bundle.path / name).stat().st_mtime_ns}"
         for name, entry in sorted(bundle.manifest.files.items())
@@ -285,10 +303,10 @@ def _verify_once(bundle: Bundle) -> None:
     folder = cache_folder("verified")
     # Folder names may not be valid Unicode.
     digest = hashlib.sha256(state.encode(errors="surrogatepass")).hexdigest()[:32]
-    marker = folder / digest if folder else None
-    if marker is not None and marker.exists():
-        return
-    bundle.verify()
+    return folder / digest if folder else None
+
+
+def _leave(marker: Path | None) -> None:
     if marker is not None:
         try:
             marker.touch()

@@ -8,7 +8,7 @@ from checkpoints import make_checkpoint
 import edgespec
 from edgespec import bundle as bundles
 from edgespec import export
-from edgespec.errors import ExportError
+from edgespec.errors import BundleError, ExportError
 from edgespec.export import ExportOptions, ReadyTarget, partial_bundle
 
 FP32 = ExportOptions("fp32", draft_precision="fp32")
@@ -47,6 +47,31 @@ def test_a_checkpoint_gets_its_draft(models, output, draft, expected):
     assert report.source_bytes > 0
     assert report.bundle_bytes == bundles.load(output).size
     assert not report.head
+
+
+def test_what_was_just_written_is_hashed_once_and_what_was_copied_is_checked(
+    models, tmp_path, output, monkeypatch
+):
+    hashed = []
+
+    def noted(path, **how):
+        hashed.append(path.name)
+        return sha256(path, **how)
+
+    sha256 = bundles.sha256
+    monkeypatch.setattr(bundles, "sha256", noted)
+    export.make(str(models / "target"), str(output), export.NO_DRAFT, FP32)
+    assert sorted(hashed) == sorted(bundles.load(output).manifest.files)
+    hashed.clear()
+    export.make(str(output), str(tmp_path / "copy"), export.NO_DRAFT)
+    bundles.load(tmp_path / "copy")
+    assert "target.tiles" in hashed
+    tiles = output / "target.tiles"
+    content = bytearray(tiles.read_bytes())
+    content[0] ^= 1
+    tiles.write_bytes(content)
+    with pytest.raises(BundleError, match="SHA-256"):
+        bundles.load(output)
 
 
 def test_a_bundle_s_target_is_taken_as_it_is(models, tmp_path, output):
