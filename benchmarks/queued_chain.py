@@ -23,7 +23,7 @@ from common import count, exit_code, names, print_result, print_table
 from edgespec import bundle as bundles
 from edgespec.bundle import DRAFT, TARGET
 from edgespec.errors import InputError
-from edgespec.llm.load.portable import in_halves, portable_graph
+from edgespec.llm.load.portable import GraphForm, in_halves, portable_graph
 from edgespec.runtime.engines.portable import (
     accuracy_level,
     computing_nodes,
@@ -54,10 +54,10 @@ def _files(bundle: Bundle, name: str, device: str) -> dict[str, Path]:
     """Returns the graphs of a role for a device, by form."""
     half = examined(device).half
     level = accuracy_level(device)
-    files = {"standard": portable_graph(bundle, name, level, half)}
+    files = {"standard": portable_graph(bundle, name, GraphForm(level, half))}
     fused = fused_operators(device)
     if fused is not None:
-        files["fused"] = portable_graph(bundle, name, level, half, fused=fused)
+        files["fused"] = portable_graph(bundle, name, GraphForm(level, half, fused))
         if (file := in_halves(files["fused"])) is not None:
             files["halves"] = file
     return files

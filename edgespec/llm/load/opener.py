@@ -10,7 +10,13 @@ from edgespec.bundle import DRAFT, Bundle
 from edgespec.errors import DeviceError
 from edgespec.llm.load.adapters import AdapterSet
 from edgespec.llm.load.halves import computes_in_halves
-from edgespec.llm.load.portable import fused_of, in_halves, portable_file, portable_graph
+from edgespec.llm.load.portable import (
+    GraphForm,
+    fused_of,
+    in_halves,
+    portable_file,
+    portable_graph,
+)
 from edgespec.llm.load.prompts import reads_prompts
 from edgespec.runtime.arrays import Array
 from edgespec.runtime.drafters.block_head import BlockGraph
@@ -92,7 +98,7 @@ class GraphOpener:
         first, there = placed.behind
         without = replace(placed, prompts=0)
         passed = reads_prompts(
-            portable_file(self.bundle, self.name, *self._form(there)),
+            portable_file(self.bundle, self.name, self._form(there)),
             examined(there.device),
             first,
             self.bundle.manifest.roles[self.name].vocab_size,
@@ -144,17 +150,19 @@ class GraphOpener:
 
     def _portable(self, place: Placement, part: bytes | None = None) -> Path:
         """Returns the file of a portable graph, of a part of the role if one is given."""
-        level, half, fused = self._form(place)
-        if fused is not None and part is not None:
-            fused -= {"halves"}  # what two devices share stays in single precision
-        return portable_graph(self.bundle, self.name, level, half, part, fused)
+        form = self._form(place)
+        if form.fused is not None and part is not None:
+            # What two devices share stays in single precision.
+            form = replace(form, fused=form.fused - {"halves"})
+        return portable_graph(self.bundle, self.name, form, part)
 
-    def _form(self, place: Placement) -> tuple[int, bool | None, frozenset[str] | None]:
-        """Returns what a portable graph has on a device, see `lower`: accuracy, half, fused."""
+    def _form(self, place: Placement) -> GraphForm:
+        """Returns what a portable graph has on a device."""
         from edgespec.runtime.engines.portable import accuracy_level, fused_operators
 
         level = accuracy_level(place.device) if self.accuracy is None else self.accuracy
-        return level, place.half, fused_of(self.bundle, fused_operators(place.device))
+        fused = fused_of(self.bundle, fused_operators(place.device))
+        return GraphForm(level, place.half, fused)
 
     def placed(self, placed: Placement) -> _Opened:
         """Returns the whole graph where it is placed, else see `opened`."""

@@ -22,14 +22,22 @@ CACHE_TYPES = frozenset({"float16", "float32"})
 _log = logging.getLogger(__name__)
 
 
-def portable_graph(
-    bundle: Bundle,
-    name: str,
-    accuracy: int,
-    half: bool | None = None,
-    part: bytes | None = None,
-    fused: frozenset[str] | None = None,
-) -> Path:
+@dataclass(frozen=True)
+class GraphForm:
+    """What a portable graph has on a device, see `edgespec.export.portable.lower`.
+
+    Attributes:
+        accuracy: `accuracy_level` of its products in blocks.
+        half: which of its numbers are in half precision.
+        fused: what its fused operators do.
+    """
+
+    accuracy: int
+    half: bool | None = None
+    fused: frozenset[str] | None = None
+
+
+def portable_graph(bundle: Bundle, name: str, form: GraphForm, part: bytes | None = None) -> Path:
     """Returns the ONNX file of a role's portable graph, beside its weights.
 
     It is in the cache folder, by the hashes of the native graph and of its tiles, of which a head
@@ -38,10 +46,8 @@ def portable_graph(
     Args:
         bundle: the bundle, whose role has a native graph.
         name: name of the role.
-        accuracy: see `edgespec.export.portable.lower`.
-        half: likewise.
+        form: what it has on the device.
         part: content of the part of the graph that is wanted; None: all of it.
-        fused: see `edgespec.export.portable.lower`.
 
     Raises:
         InputError: if the graph has what the CPU alone computes, or the cache folder has no room.
@@ -49,7 +55,7 @@ def portable_graph(
     from edgespec.export.portable import DATA, GRAPH, lower  # loads the onnx package
 
     native = bundle.manifest.roles[name].native
-    made = portable_file(bundle, name, accuracy, half, fused, part).parent
+    made = portable_file(bundle, name, form, part).parent
     folder = made.parent
     if not intact(made):
         if made.exists():
@@ -57,7 +63,7 @@ def portable_graph(
         begin = time.perf_counter()
         try:
             shutil.rmtree(made, ignore_errors=True)
-            lower(bundle.path / native.graph, made, accuracy, half, part, fused)
+            lower(bundle.path / native.graph, made, form.accuracy, form.half, part, form.fused)
         except OSError as error:
             raise InputError(
                 f"{folder}: the graph for this device cannot be written "
@@ -74,14 +80,7 @@ def portable_graph(
     return made / GRAPH
 
 
-def portable_file(
-    bundle: Bundle,
-    name: str,
-    accuracy: int,
-    half: bool | None,
-    fused: frozenset[str] | None,
-    part: bytes | None = None,
-) -> Path:
+def portable_file(bundle: Bundle, name: str, form: GraphForm, part: bytes | None = None) -> Path:
     """Returns the ONNX file that `portable_graph` makes, or would make.
 
     Raises:
@@ -92,7 +91,7 @@ def portable_file(
     folder = cache_folder("portable")
     if folder is None:
         raise InputError("there is no cache folder: set EDGESPEC_CACHE to a writable one")
-    return folder / _key(bundle, name, accuracy, half, fused, part) / GRAPH
+    return folder / _key(bundle, name, form, part) / GRAPH
 
 
 def in_halves(graph: Path) -> Path | None:
@@ -130,17 +129,12 @@ def portable_forms(bundle: Bundle, name: str) -> dict[str, PortableForm]:
     found = dict[str, PortableForm]()
     if folder is None or not any(folder.iterdir()):
         return found
-    from edgespec.export.portable import GRAPH  # loads the onnx package
-    from edgespec.runtime.engines.portable import (
-        accuracy_level,
-        computing_nodes,
-        fused_forms,
-    )
+    from edgespec.runtime.engines.portable import accuracy_level, computing_nodes, fused_forms
 
     for device, operators in fused_forms().items():
         fused = fused_of(bundle, operators)
         for half in (None, True, False):
-            made = folder / _key(bundle, name, accuracy_level(device), half, fused) / GRAPH
+            made = portable_file(bundle, name, GraphForm(accuracy_level(device), half, fused))
             prompts = kept_trial(PromptTrial, made)
             nodes = None
             if made.is_file():
@@ -160,14 +154,7 @@ def fused_of(bundle: Bundle, fused: frozenset[str] | None) -> frozenset[str] | N
     return fused - CACHE_TYPES
 
 
-def _key(
-    bundle: Bundle,
-    name: str,
-    accuracy: int,
-    half: bool | None,
-    fused: frozenset[str] | None,
-    part: bytes | None = None,
-) -> str:
+def _key(bundle: Bundle, name: str, form: GraphForm, part: bytes | None) -> str:
     """Returns the name of a graph's folder, see `portable_graph`."""
     from edgespec.export.portable import VERSION  # loads the onnx package
 
@@ -177,6 +164,6 @@ def _key(
     graph, *data = (bundle.manifest.files[each].sha256 for each in files)
     if part is not None:
         graph = hashlib.sha256(part).hexdigest()
-    operators = None if fused is None else sorted(fused)
-    facts = repr((VERSION, accuracy, half, operators, graph, data))
+    operators = None if form.fused is None else sorted(form.fused)
+    facts = repr((VERSION, form.accuracy, form.half, operators, graph, data))
     return hashlib.sha256(facts.encode()).hexdigest()[:24]

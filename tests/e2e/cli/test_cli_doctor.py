@@ -16,7 +16,7 @@ from gpus import FusedHostAsGpu
 
 from edgespec import bundle as bundles
 from edgespec.cli.commands import doctor
-from edgespec.llm.load.portable import portable_forms, portable_graph
+from edgespec.llm.load.portable import GraphForm, portable_forms, portable_graph
 from edgespec.measuring import passes
 from edgespec.measuring.passes import row_bytes
 from edgespec.models.embedded import BUNDLE
@@ -76,8 +76,8 @@ def test_inspect_counts_nodes_of_graphs_that_were_made(cli, tmp_path, monkeypatc
     monkeypatch.setenv("EDGESPEC_CACHE", str(tmp_path))
     assert "portable graphs" not in cli("inspect", BUNDLE).out
     bundle = bundles.load(BUNDLE)
-    portable_graph(bundle, "draft", 0, None, None, WebGpu.fused)
-    portable_graph(bundle, "draft", 0, None, None, None)
+    portable_graph(bundle, "draft", GraphForm(0, fused=WebGpu.fused))
+    portable_graph(bundle, "draft", GraphForm(0))
     found = {device: form.nodes for device, form in portable_forms(bundle, "draft").items()}
     assert found["openvino"] > 2 * found["webgpu"] > 10
     assert f"webgpu: {found['webgpu']:.1f} nodes a layer" in cli("inspect", BUNDLE).out

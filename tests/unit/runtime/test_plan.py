@@ -8,7 +8,7 @@ from edgespec import bundle as bundles
 from edgespec.bundle import DRAFT, TARGET
 from edgespec.errors import MemoryLimitError
 from edgespec.export.portable import DATA
-from edgespec.llm.load.portable import portable_graph
+from edgespec.llm.load.portable import GraphForm, portable_graph
 from edgespec.runtime.arrays import spare_places
 from edgespec.runtime.plan import (
     HOST,
@@ -149,5 +149,5 @@ def test_a_head_on_a_device_has_copies_of_what_it_borrows(pairs):
     roles = {TARGET: Placement("cpu"), DRAFT: Placement("cuda:0", "cuda:0", native=False)}
     made = plan(bundle, PlacementRequest(roles, context=300), {HOST: 1 << 40, "cuda:0": 1 << 40})
     [planned] = [each.weights for each in made.demands if each.memory == "cuda:0"]
-    stored = portable_graph(bundle, DRAFT, 0).with_name(DATA).stat().st_size
+    stored = portable_graph(bundle, DRAFT, GraphForm(0)).with_name(DATA).stat().st_size
     assert abs(stored / planned - 1) < 0.05

@@ -14,7 +14,7 @@ from edgespec.bundle import TARGET
 from edgespec.export import ExportOptions
 from edgespec.llm.llm import inside
 from edgespec.llm.load.open import load_model
-from edgespec.llm.load.portable import portable_graph
+from edgespec.llm.load.portable import GraphForm, portable_graph
 from edgespec.runtime.engines.portable import examined, open_graph
 from edgespec.runtime.plan import HOST, Placement, portable_bytes
 from edgespec.runtime.sequences.model import AFTER, Model, RotationTable, Rows
@@ -41,7 +41,7 @@ def logits(model):
 
 
 def test_weights_are_floats_in_plain_products(quantized):
-    file = portable_graph(quantized, TARGET, 0, half=True)
+    file = portable_graph(quantized, TARGET, GraphForm(0, half=True))
     graph = onnx.load(file, load_external_data=False).graph
     assert not {"MatMulNBits", "GatherBlockQuantized"} & {node.op_type for node in graph.node}
     opened = open_graph("openvino:cpu#8x64", file, 1)
@@ -66,7 +66,7 @@ def test_texts_are_those_of_the_cpu(pairs):
 
 @pytest.mark.parametrize("device", [NPU, "openvino:cpu#8x512"])
 def test_what_is_compiled_is_kept(quantized, own_cache, device):
-    file = portable_graph(quantized, TARGET, 0, half=True)
+    file = portable_graph(quantized, TARGET, GraphForm(0, half=True))
     found = []
     for _ in range(2):
         open_graph(usable(device), file, 1)
@@ -88,7 +88,7 @@ def test_a_gpu_without_half_precision_has_wider_numbers(pairs, gpu_in_software, 
 
 
 def test_floats_of_a_graph_without_half_precision(pairs):
-    file = portable_graph(bundles.load(pairs.pair("half").path), TARGET, 0, half=False)
+    file = portable_graph(bundles.load(pairs.pair("half").path), TARGET, GraphForm(0, half=False))
     graph = onnx.load(file, load_external_data=False).graph
     kinds = {each.type.tensor_type.elem_type for each in (*graph.input, *graph.output)}
     kinds |= {each.data_type for each in graph.initializer}
