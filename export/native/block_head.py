@@ -22,6 +22,7 @@ from edgespec.export.arrays import Floats
 from edgespec.export.formats.checked import read_finite
 from edgespec.export.graph_builder import OF_BLOCKS, PLACES
 from edgespec.export.heads.borrowing import borrow_embedding, borrow_projection
+from edgespec.export.native.attention import lower_attention
 from edgespec.export.native.graph import NativeGraphBuilder, write_ids
 from edgespec.export.native.head import fused
 from edgespec.export.native.layers import FLOAT, INT32
@@ -56,7 +57,8 @@ def write_native_block(
     def attended(number: int, layer: BlockLayer, x: str, residual: str) -> str:
         rows = g.op("Gather", g.op("Concat", context, x, axis=0), place, axis=0)
         native.sight = "" if layer.causal else sight
-        inner = g.op("Gather", native.attended(rows, number, layer.attention), block, axis=0)
+        found = lower_attention(native, rows, number, layer.attention)
+        inner = g.op("Gather", found, block, axis=0)
         return native.linear(inner, layer.attention.o, residual=residual)
 
     for number, layer in enumerate(head.layers):

@@ -1,25 +1,19 @@
-"""Emits the sublayers of a decoder with native operators, whatever its matrices are stored as.
-
-A call holds rows of any number of sequences. Attention writes keys and values of the rows to free
-slots of the pool itself, and a row sees its sequence's committed slots and its ancestors in the
-call, see `runtime/kernels/tree_attention.cc`.
-"""
+"""Emits the sublayers of a decoder with native operators, whatever its matrices are stored as."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import replace
 
 import numpy as np
 from onnx import TensorProto
 
-from edgespec.bundle import PART, PLACE, SIGHT, PoolShape, StateShape
-from edgespec.bundle.sublayers import rope_inputs
+from edgespec.bundle import PART, PLACE, PoolShape, StateShape
 from edgespec.export.arrays import Floats
 from edgespec.export.formats.checked import read_finite
 from edgespec.export.graph_builder import NATIVE, GraphBuilder
 from edgespec.export.native.altup import cut_off, lower_altup
+from edgespec.export.native.attention import lower_attention
 from edgespec.export.native.experts import routed
 from edgespec.export.native.recurrent import lower_recurrent
 from edgespec.models import (
@@ -44,7 +38,6 @@ from edgespec.models.layers.elements import (
 from edgespec.models.layers.recurrent import Recurrent
 from edgespec.models.layers.sublayers import (
     AltUpLayer,
-    LatentAttention,
     OneStream,
     ParallelBlock,
     PlainMlp,
@@ -52,8 +45,6 @@ from edgespec.models.layers.sublayers import (
 
 FLOAT = TensorProto.FLOAT
 INT32 = TensorProto.INT32
-_KV = {"fp32": TensorProto.FLOAT, "fp16": TensorProto.FLOAT16, "int8": TensorProto.INT8}
-_LANES = 16
 
 
 class LayerGraph(ABC):
@@ -67,9 +58,11 @@ class LayerGraph(ABC):
     Attributes:
         graph: see above.
         tensors: see above.
+        kv: see above.
         pools: what attention layers keep keys and values in.
         recurrent: what recurrent layers hold.
         ropes: names of the rotation tables in use.
+        keys: by layer, the matrix of the keys in its pool.
         layer_inputs: by layer, what `Injection` sublayers read besides the stream.
         sight: name of what lets rows of attention see others than their ancestors, see
             `TreeAttention`; empty: nothing does.
@@ -79,14 +72,14 @@ class LayerGraph(ABC):
     def __init__(self, graph: GraphBuilder, tensors: TensorSource, kv: str) -> None:
         self.graph = graph
         self.tensors = tensors
+        self.kv = kv
         self.pools: list[PoolShape] = []
         self.recurrent: list[StateShape] = []
         self.ropes: list[str] = []
+        self.keys: dict[int, Linear | None] = {}
         self.layer_inputs: dict[int, str] = {}
         self.sight = ""
         self.sight_in_windows = False
-        self._kv = kv
-        self._keys: dict[int, Linear | None] = {}  # by layer
 
     @abstractmethod
     def linear(
@@ -340,11 +333,8 @@ class LayerGraph(ABC):
             residual: [S, hidden], which is added; empty: nothing is.
             factor: factor on the product before that.
         """
-        if isinstance(sublayer, LatentAttention):
-            inner = self._latent(x, number, sublayer)
-            last = sublayer.o
-        elif isinstance(sublayer, Attention):
-            inner = self.norm(self.attended(x, number, sublayer), sublayer.inner_norm)
+        if isinstance(sublayer, Attention):
+            inner = lower_attention(self, x, number, sublayer)
             last = sublayer.o
         elif isinstance(sublayer, Mlp):
             both = self.linear(x, sublayer.gate, sublayer.up)
@@ -366,130 +356,3 @@ class LayerGraph(ABC):
             inner = lower_recurrent(self, x, number, sublayer)
             last = sublayer.out
         return self.linear(inner, last, residual=residual, factor=factor)
-
-    def attended(self, x: str, number: int, layer: Attention) -> str:
-        """Emits queries, keys and values of the rows, and attention, [S, heads * head_dim]."""
-        if layer.source is not None:
-            number = layer.source
-        keys = self._keys.setdefault(number, layer.k)
-        qkv = self.linear(x, *layer.linears[:-1])
-        if isinstance(layer.q_norm, LayerNorm):
-            qkv = self._normalized(qkv, layer)
-            layer = replace(layer, q_norm=None, k_norm=None)
-        return self._tree_attention(qkv, number, layer, self._key_scale(layer, keys))
-
-    def _normalized(self, qkv: str, layer: Attention) -> str:
-        """Emits queries, keys and values behind norms that subtract the mean of all heads."""
-        g = self.graph
-        sizes = g.ints(*(each.out_features for each in layer.linears[:-1]))
-        q, k, v = g.multi_op("Split", qkv, sizes, outputs=3, axis=1)
-        return g.op("Concat", self.norm(q, layer.q_norm), self.norm(k, layer.k_norm), v, axis=1)
-
-    def _latent(self, x: str, number: int, layer: LatentAttention) -> str:
-        """Emits attention to latents, and what heads make of its results, [S, values of all]."""
-        g = self.graph
-        heads = layer.heads
-        size = layer.latent_norm.size
-        still = layer.keys[0].in_features
-        turned = layer.rotated
-        first = layer.q_in or layer.q
-        assert layer.k is not None
-        both = self.linear(x, first, layer.k)
-        parts = g.ints(first.out_features, size, turned)
-        q, latent, key = g.multi_op("Split", both, parts, outputs=3, axis=1)
-        if layer.q_in is not None:
-            q = self.linear(self.norm(q, layer.q_in_norm), layer.q)
-        q = g.op("Reshape", q, g.ints(0, heads, still + turned))
-        asked, turning = g.multi_op("Split", q, g.ints(still, turned), outputs=2, axis=2)
-        asked = self.by_head(g.op("Reshape", asked, g.ints(0, heads * still)), layer.keys)
-        asked = g.op("Concat", turning, g.op("Reshape", asked, g.ints(0, heads, size)), axis=2)
-        asked = g.op("Reshape", asked, g.ints(0, heads * layer.head_dim))
-        qkv = g.op("Concat", asked, key, self.norm(latent, layer.latent_norm), axis=1)
-        found = self._tree_attention(qkv, number, layer)
-        found = g.op("Reshape", found, g.ints(0, heads, layer.head_dim))
-        _, found = g.multi_op("Split", found, g.ints(turned, size), outputs=2, axis=2)
-        return self.by_head(g.op("Reshape", found, g.ints(0, heads * size)), layer.values)
-
-    def _tree_attention(self, qkv: str, number: int, layer: Attention, key_scale: str = "") -> str:
-        """Emits attention of rows with these queries, keys and values, [S, heads * head_dim]."""
-        cos, sin = self._rotation(layer)
-        pool, scales = self._pool(number, layer)
-        eps = {"q_eps": layer.q_norm, "k_eps": layer.k_norm, "v_eps": layer.v_norm}
-        source = "other" if layer.source is not None else "keys" if layer.v is None else "own"
-        return self.graph.op(
-            "TreeAttention",
-            qkv,
-            cos,
-            sin,
-            pool,
-            scales,
-            "write",
-            "parent",
-            "sequence",
-            "context",
-            "starts",
-            "" if layer.q_norm is None else self.norm_weight(layer.q_norm),
-            "" if layer.k_norm is None else self.norm_weight(layer.k_norm),
-            "" if layer.sinks is None else self.vector(layer.sinks),
-            key_scale,
-            self._sight(layer),
-            *([self.graph.constant(layer.slopes, np.float32)] if layer.slopes else []),
-            domain=NATIVE,
-            heads=layer.heads,
-            kv_heads=layer.kv_heads,
-            head_dim=layer.head_dim,
-            scale=float(layer.scale),
-            soft_cap=float(layer.softcap or 0.0),
-            window=layer.window or 0,
-            gated=int(layer.gated),
-            norm_after_rope=int(layer.norm_after_rope),
-            source=source,
-            **{name: float(norm.eps) for name, norm in eps.items() if norm is not None},
-        )
-
-    def _sight(self, layer: Attention) -> str:
-        """Returns what lets rows see others than their ancestors; empty if nothing does."""
-        if layer.behind == 0:
-            return self.sight if layer.window or not self.sight_in_windows else ""
-        if SIGHT not in self.graph.inputs:
-            self.graph.input(SIGHT, INT32, ["S"])
-        if layer.behind is None:
-            return SIGHT
-        return self.graph.op("Min", SIGHT, self.graph.constant(layer.behind, np.int32))
-
-    def _key_scale(self, layer: Attention, keys: Linear | None) -> str:
-        """Declares what keys are multiplied by in a cache of 8 bits, [kv_heads, head_dim].
-
-        Biases of keys, as Qwen2 has, may be hundreds of times the rest of a key, of which little
-        would be left with one scale a row. The factors are powers of two, which round nothing, and
-        equal for the two numbers that RoPE turns into one another.
-        """
-        bias = None if keys is None else keys.bias
-        if self._kv != "int8" or bias is None:
-            return ""
-        by_head = self.read(bias).reshape(layer.kv_heads, 2, -1)
-        size = np.sqrt((by_head.astype(np.float32) ** 2).mean(axis=1))
-        factors = 2.0 ** -np.floor(np.log2(np.maximum(size / 2, 1.0)))
-        return self.graph.constant(np.concatenate([factors, factors], axis=1), np.float32)
-
-    def _rotation(self, layer: Attention) -> tuple[str, str]:
-        if not layer.rope:
-            return "", ""
-        names = rope_inputs(layer.rope)
-        if layer.rope not in self.ropes:
-            self.ropes.append(layer.rope)
-            for name in names:
-                self.graph.input(name, FLOAT, ["S", layer.rotated // 2])
-        return names
-
-    def _pool(self, number: int, layer: Attention) -> tuple[str, str]:
-        """Declares what the keys and values of a layer of this number are kept in, once."""
-        kind = self._kv
-        names = f"pool.{number}", f"scales.{number}" if kind == "int8" else ""
-        if all(each.layer != number for each in self.pools):
-            dim = -(-layer.head_dim // _LANES) * _LANES
-            self.pools.append(PoolShape(number, layer.kv_heads, dim, layer.window))
-            self.graph.input(names[0], _KV[kind], [2, layer.kv_heads, "C", dim])
-            if names[1]:
-                self.graph.input(names[1], FLOAT, [2, layer.kv_heads, "C"])
-        return names

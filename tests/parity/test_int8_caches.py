@@ -15,7 +15,7 @@ from transformers import DynamicCache, Qwen2ForCausalLM
 from edgespec import bundle as bundles
 from edgespec import export
 from edgespec.export import ExportOptions
-from edgespec.export.native.layers import LayerGraph
+from edgespec.export.native import attention
 
 pytestmark = pytest.mark.skipif(MISSING, reason="edgespec was installed without a C++ compiler")
 
@@ -82,7 +82,7 @@ def test_large_biases_of_keys_leave_the_other_numbers_their_digits(tmp_path, mon
     model = Qwen2ForCausalLM.from_pretrained(tmp_path / "checkpoint", dtype=torch.float32).eval()
     export.make(tmp_path / "checkpoint", tmp_path / "even", options=OPTIONS)
     with monkeypatch.context() as patch:
-        patch.setattr(LayerGraph, "_key_scale", lambda *_: "")
+        patch.setattr(attention, "_key_scale", lambda *_: "")
         export.make(tmp_path / "checkpoint", tmp_path / "uneven", options=OPTIONS)
     expected = reference(model, PROMPT)
     even, uneven = (Text(load(tmp_path / name)).read(PROMPT)[-1] for name in ("even", "uneven"))
