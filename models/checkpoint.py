@@ -197,7 +197,7 @@ def _open_folder(path: Path) -> CheckpointParts:
         named = partial(nextn.draft_name, layers=fields.integer("num_hidden_layers"))
     folder = SafetensorsFolder(path, named, () if pooled is None else pooled.modules)
     if issubclass(architecture, Encoder):
-        fields = architecture.completed(fields, folder)
+        fields = architecture.completed(fields, folder, pooled is not UNTOLD)
         pooled = _ranking(architecture, fields) or pooled
     tensors, quantization = unpacked(folder, _quantization(path, fields))
     tower = read_tower(path, fields)

@@ -159,10 +159,10 @@ class JinaBert(Bert):
         return super().usual(fields)
 
     @classmethod
-    def completed(cls, fields: ConfigFields, tensors: TensorSource) -> ConfigFields:
+    def completed(cls, fields: ConfigFields, tensors: TensorSource, embeds: bool) -> ConfigFields:
         """See `Encoder`; also whether queries and keys are normalized."""
         normal = any(f"{_QUERY_NORM}." in name for name in tensors.names)
-        return super().completed(fields, tensors).changed(**{_QK_NORM: normal})
+        return super().completed(fields, tensors, embeds).changed(**{_QK_NORM: normal})
 
     def decoder(self) -> Decoder:
         """Returns the model's description."""

@@ -60,7 +60,7 @@ class Encoder(Llama):
         return name
 
     @classmethod
-    def completed(cls, fields: ConfigFields, tensors: TensorSource) -> ConfigFields:
+    def completed(cls, fields: ConfigFields, tensors: TensorSource, embeds: bool) -> ConfigFields:
         """Returns a config with what the weights alone tell.
 
         Here that is whether a checkpoint ranks whose config names a class without a head, as those
@@ -69,12 +69,14 @@ class Encoder(Llama):
         Args:
             fields: The config.
             tensors: The weights, by their names in the description.
+            embeds: Whether files beside them say that it makes embeddings.
         """
         shape = tensors.shape(cls.labels) if cls.labels in tensors.names else ()
         count = shape[0] if shape else 0
         name = _class_name(fields)
         told = fields.get("id2label") is not None
-        if (name.endswith(_BARE) and count == 1) or (name.endswith(_RANKING) and not told):
+        ranks = name.endswith(_BARE) and count == 1 and not embeds
+        if ranks or (name.endswith(_RANKING) and not told):
             labels = {str(number): "" for number in range(count)}
             return fields.changed(architectures=[_RANKING], id2label=labels)
         return fields

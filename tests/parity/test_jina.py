@@ -8,7 +8,7 @@ import re
 import numpy as np
 import pytest
 from checkpoints import edit_json
-from embeddings import ids_of
+from embeddings import ids_of, write_modules
 from encoders import TEXTS, make_ranker
 from jinas import jina_score, jina_vector, make_jina, make_jina_ranker
 from native_llms import with_library
@@ -16,6 +16,7 @@ from safetensors.numpy import load_file, save_file
 from tokenizers import Tokenizer
 
 from edgespec import LLM, export
+from edgespec.bundle import LAST_TOKEN
 from edgespec.errors import InputError, UnsupportedModelError
 from edgespec.export import ExportOptions
 from edgespec.models import load_checkpoint
@@ -133,6 +134,14 @@ def test_a_model_with_several_classes_and_no_head_by_its_config_makes_vectors(tm
     checkpoint = load_checkpoint(tmp_path)
     assert checkpoint.ranking is None
     assert checkpoint.embedding is not None
+
+
+def test_a_row_of_scores_beside_the_files_of_an_embedding_model_ranks_nothing(tmp_path):
+    make_jina_ranker(tmp_path / "checkpoint")
+    write_modules(tmp_path / "checkpoint")
+    checkpoint = load_checkpoint(tmp_path / "checkpoint")
+    assert checkpoint.ranking is None
+    assert checkpoint.embedding.pooling == LAST_TOKEN
 
 
 def test_places_of_another_kind_of_the_second_rerankers_class_are_refused(tmp_path):
