@@ -150,8 +150,8 @@ def test_what_contradicts_itself_of_gemma_4_is_named(tmp_path, fields, words):
 @pytest.mark.parametrize(
     ("fields", "words"),
     [
-        ({"vision__patch_size": 5}, "patch_size=5 must be that of v.patch_embd.weight"),
-        ({"vision__projector__scale_factor": 2}, "patch_size=4 must be that of v.patch_embd"),
+        ({"vision__patch_size": 5}, "patch_size=5 times projector.scale_factor=3 must be that of"),
+        ({"vision__projector__scale_factor": 2}, "patch_size=4 times projector.scale_factor=2 mu"),
         ({"vision__attention__layer_norm_epsilon": 0.0}, "layer_norm_epsilon=0.0 must be a posi"),
     ],
     ids=str,

@@ -138,7 +138,8 @@ def read_gemma4_unified(
         "pooling_kernel_size": metadata.integer(f"{_VISION}.projector.scale_factor", _FACTOR),
     }
     side = sizes["patch_size"] * sizes["pooling_kernel_size"]
-    _check_patches(metadata, entries[_PATCHES], (_COLOURS * side**2,))
+    times = f"times projector.scale_factor={sizes['pooling_kernel_size']} "
+    _check_patches(metadata, entries[_PATCHES], (_COLOURS * side**2,), times)
     values = {
         **tokens,
         "vision_config": {
@@ -170,11 +171,14 @@ def _check_dimensions(
             )
 
 
-def _check_patches(metadata: ConfigFields, entry: GGUFEntry, shape: tuple[object, ...]) -> None:
+def _check_patches(
+    metadata: ConfigFields, entry: GGUFEntry, shape: tuple[object, ...], times: str = ""
+) -> None:
     """Checks the shape of what a row of the matrix of patches is multiplied with."""
     if entry.shape[1:] != shape:
         raise metadata.invalid(
-            f"{_VISION}.patch_size", f"must be that of {_PATCHES}, which has shape {entry.shape}"
+            f"{_VISION}.patch_size",
+            f"{times}must be that of {_PATCHES}, which has shape {entry.shape}",
         )
 
 
