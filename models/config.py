@@ -30,9 +30,10 @@ _ACTIVATIONS: Mapping[str, Activation] = {
 }
 _PLAIN_ACTIVATIONS: Mapping[str, PlainActivation] = {"relu2": "relu2", **_GELUS}
 # Fields with which rows see those behind them, where they usually do not, and their values then.
+# "vision" is of rows of pictures, in families that know it.
 _BOTH_WAYS: Mapping[str, tuple[object, ...]] = {
     "is_causal": (False,),
-    "use_bidirectional_attention": (True, "all"),
+    "use_bidirectional_attention": (True, "all", "vision"),
 }
 _SLIDING = "sliding_attention"
 # The last is what Granite 4 calls the first.

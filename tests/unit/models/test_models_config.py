@@ -209,6 +209,10 @@ def test_eos_ids(folder, generation, config, expected):
             ["use_bidirectional_attention=True"],
         ),
         (
+            {"model_type": "gemma3_text", "use_bidirectional_attention": "vision"},
+            ["use_bidirectional_attention='vision'"],
+        ),
+        (
             {"model_type": "granitemoehybrid", "position_embedding_type": "alibi"},
             ["position_embedding_type='alibi'", "use 'rope'"],
         ),
