@@ -5,9 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from checkpoints import ARCHITECTURES, make_checkpoint
+from checkpoints import make_checkpoint
 from nodes import MISSING
 from parity import calibration_logits
+from small_configs import ARCHITECTURES
 
 from edgespec.export import RoundedMatrices, Texts, calibrate
 from edgespec.models import load_checkpoint

@@ -5,7 +5,7 @@ from __future__ import annotations
 import onnx
 import pytest
 import torch
-from checkpoints import MIXTURES, RECURRENT, SPECIAL, make_checkpoint
+from checkpoints import make_checkpoint
 from nodes import MISSING, same_bits
 from parity import (
     PARENTS,
@@ -19,6 +19,7 @@ from parity import (
     path_to,
     reference,
 )
+from small_configs import MIXTURES, RECURRENT, SPECIAL
 
 from edgespec import bundle as bundles
 from edgespec import export

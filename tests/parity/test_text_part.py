@@ -8,9 +8,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from checkpoints import ODD_SHAPES, SPECIAL, edit_json
+from checkpoints import edit_json
 from parity import calibration_logits
 from safetensors.numpy import load_file, save_file
+from small_configs import ODD_SHAPES, SPECIAL
 from transformers import (
     Gemma3Config,
     Gemma3ForConditionalGeneration,

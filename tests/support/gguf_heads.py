@@ -10,7 +10,8 @@ import gguf
 import torch
 from converted import converted
 from gguf import GGUFWriter
-from ggufs import add_field, frequencies_of, numbers_of
+from gguf_numbers import numbers_of
+from ggufs import add_field, frequencies_of
 
 from edgespec.models.formats.safetensors_folder import SafetensorsFolder
 

@@ -12,9 +12,10 @@ from typing import Any
 import torch
 from assistants import VOCABULARY, trained_assistant
 from blocks import trained_block
-from checkpoints import ARCHITECTURES, RECURRENT, add_noise, make_checkpoint
+from checkpoints import add_noise, make_checkpoint
 from heads import trained_head, trained_peagle
 from mtp import trained_mtp
+from small_configs import ARCHITECTURES, RECURRENT
 from tokenizers import Tokenizer
 from transformers import PreTrainedModel
 

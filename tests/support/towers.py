@@ -7,8 +7,9 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from checkpoints import ODD_SHAPES, SPECIAL, randomize, write_tokenizer
+from checkpoints import randomize, write_tokenizer
 from PIL import Image
+from small_configs import ODD_SHAPES, SPECIAL
 from transformers import (
     Gemma3Config,
     Gemma3ForConditionalGeneration,

@@ -6,9 +6,9 @@ from typing import get_overloads
 
 import numpy as np
 import pytest
-from checkpoints import RECURRENT
 from native_llms import loaded, with_library
 from pairs import LONG_PROMPT, NEW_TOKENS, SHORT_PROMPT, logits_of, with_eos
+from small_configs import RECURRENT
 
 from edgespec import LLM
 from edgespec.errors import ContextLengthError, InputError, MemoryLimitError

@@ -7,12 +7,12 @@ OpenVINO's CPU for the best GPU where layers are on two devices.
 from __future__ import annotations
 
 import pytest
-from checkpoints import RECURRENT
 from gpus import FusedHostAsGpu, HostAsGpu, usable
 from histories import nothing_is_left
 from native_llms import cheapen, loaded, with_library
 from pairs import LONG_PROMPT, SHORT_PROMPT
 from sessions import OPTIONS
+from small_configs import RECURRENT
 
 from edgespec.bundle import DRAFT, TARGET
 from edgespec.llm.llm import inside

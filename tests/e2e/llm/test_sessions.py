@@ -8,7 +8,6 @@ import random
 import numpy as np
 import pytest
 import torch
-from checkpoints import RECURRENT
 from damage import TIMES
 from histories import nothing_is_left
 from links import linked
@@ -19,6 +18,7 @@ from safetensors.numpy import load_file, save_file
 from safetensors.torch import save_file as torch_save
 from servers import make_bundle
 from sessions import OPTIONS, turns
+from small_configs import RECURRENT
 
 from edgespec import LLM, GenerationOptions
 from edgespec.errors import DeviceError, InputError

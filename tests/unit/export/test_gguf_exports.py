@@ -5,10 +5,11 @@ from __future__ import annotations
 import gguf
 import numpy as np
 import pytest
-from checkpoints import RECURRENT, RECURRENT_MIXTURES, make_checkpoint
+from checkpoints import make_checkpoint
 from ggufs import write_gguf
 from nodes import MISSING
 from parity import PROMPT, SAME, SAME_STATES, Text, distance, load, stored
+from small_configs import RECURRENT, RECURRENT_MIXTURES
 
 from edgespec import bundle as bundles
 from edgespec import export

@@ -5,13 +5,14 @@ from __future__ import annotations
 import numpy as np
 import onnx
 import pytest
-from checkpoints import ARCHITECTURES, RECURRENT, RECURRENT_MIXTURES, make_checkpoint
+from checkpoints import make_checkpoint
 from nodes import LIBRARY, needs_library
 from onnx import TensorProto
 from parity import SAME, distance
 from portable import Calls, PortableGraph
 from products import random_tiles
 from quantized import IN_8_BITS
+from small_configs import ARCHITECTURES, RECURRENT, RECURRENT_MIXTURES
 from tree_attention import LAYERS, NAMES, attended, parts, random_call
 
 from edgespec import bundle as bundles

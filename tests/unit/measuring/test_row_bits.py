@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from checkpoints import RECURRENT
 from native_llms import with_library
 from pairs import LONG_PROMPT
+from small_configs import RECURRENT
 from toys import toy_model
 
 from edgespec.llm.llm import inside

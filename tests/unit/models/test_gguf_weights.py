@@ -7,9 +7,10 @@ from dataclasses import replace
 import gguf
 import numpy as np
 import pytest
-from checkpoints import WITH_EXPERTS, make_checkpoint
+from checkpoints import make_checkpoint
 from gguf import GGMLQuantizationType, quants
 from ggufs import KINDS, dequantized, write_gguf
+from small_configs import WITH_EXPERTS
 
 from edgespec.errors import CheckpointError, UnsupportedModelError
 from edgespec.export.formats.gguf_tiles import tiles_of_gguf

@@ -7,8 +7,9 @@ import logging
 
 import numpy as np
 import pytest
-from checkpoints import ARCHITECTURES, edit_json, make_checkpoint, write_tokenizer
+from checkpoints import edit_json, make_checkpoint, write_tokenizer
 from safetensors.numpy import load_file, save_file
+from small_configs import ARCHITECTURES
 
 from edgespec.errors import CheckpointError, UnsupportedModelError
 from edgespec.models import load_checkpoint

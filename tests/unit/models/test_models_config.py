@@ -6,8 +6,9 @@ import json
 from dataclasses import replace
 
 import pytest
-from checkpoints import ARCHITECTURES as TRANSFORMERS
-from checkpoints import ODD_SHAPES, config_class, edit_json, make_checkpoint
+from checkpoints import config_class, edit_json, make_checkpoint
+from small_configs import ARCHITECTURES as TRANSFORMERS
+from small_configs import ODD_SHAPES
 
 from edgespec.errors import CheckpointError, UnsupportedModelError
 from edgespec.models import ARCHITECTURES, ModelConfig, load_checkpoint

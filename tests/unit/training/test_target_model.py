@@ -5,9 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from checkpoints import RECURRENT, make_checkpoint
+from checkpoints import make_checkpoint
 from native_llms import with_library
 from parity import PROMPT, SAME, SAME_STATES, Text, distance, load
+from small_configs import RECURRENT
 
 from edgespec import bundle as bundles
 from edgespec import export

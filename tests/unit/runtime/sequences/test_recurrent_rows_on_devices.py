@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from checkpoints import RECURRENT, RECURRENT_MIXTURES, make_checkpoint
+from checkpoints import make_checkpoint
 from gpus import FusedHostAsGpu, HostAsGpu, usable
 from histories import History, chain, read
 from nodes import needs_library
 from parity import distance
+from small_configs import RECURRENT, RECURRENT_MIXTURES
 
 from edgespec import bundle as bundles
 from edgespec import export

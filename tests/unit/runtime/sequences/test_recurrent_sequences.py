@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from checkpoints import RECURRENT
 from histories import History, chain, load, read
 from nodes import assert_same, by_kernel, needs_library, same_bits, usable
+from small_configs import RECURRENT
 
 from edgespec.errors import DeviceError
 
