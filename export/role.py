@@ -196,4 +196,5 @@ def described_one(number: int, each: sublayers.Sublayer) -> Sublayer:
 
 def rope_table(name: str, rope: Rope) -> bundle.RopeTable:
     """Returns a rotation table in the form of the manifest."""
-    return bundle.RopeTable(name, tuple(map(float, rope.inv_freq)), rope.attention_factor)
+    frequencies = tuple(map(float, rope.inv_freq))
+    return bundle.RopeTable(name, frequencies, rope.attention_factor, rope.growth)

@@ -19,6 +19,7 @@ from pathlib import Path, PurePosixPath
 from edgespec.bundle.checks import manifest_fault
 from edgespec.bundle.graphs import external_files
 from edgespec.bundle.manifest import (
+    CHUNKS,
     FEATURES,
     FIRST_TOKEN,
     FORMAT,
@@ -36,6 +37,7 @@ from edgespec.bundle.manifest import (
     Block,
     Embedding,
     FileEntry,
+    Growth,
     Manifest,
     Native,
     PoolShape,

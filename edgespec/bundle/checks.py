@@ -229,6 +229,9 @@ def _of_tables(where: str, tables: Sequence[RopeTable]) -> Iterator[_Check]:
         known = 0 < len(freq) <= _WIDEST and _finite(freq)
         yield f"{where}: RoPE table {table.name}: inv_freq", freq, known
         yield f"{where}: RoPE table {table.name}: attention_factor", factor, 0 < factor < math.inf
+        if (growth := table.growth) is not None:
+            known = 0 < growth.scale < math.inf and growth.span >= 1 and growth.offset >= 0
+            yield f"{where}: RoPE table {table.name}: growth", growth, known
 
 
 def _of_precision(where: str, precision: Precision) -> Iterator[_Check]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -28,6 +29,9 @@ SIGHT = "sight"
 """Input of a block drafter, see `TreeAttention`: -1 of a row that reads features of the target, and
 of a row of a block how many rows of it follow. Of a target whose pictures' rows see each other: how
 many rows of its picture follow a row, or 0."""
+
+CHUNKS = "chunks"
+"""In names of inputs that say which others rows see: that a row sees those of its chunk alone."""
 
 PLACE, PART = "place", "part"
 """Inputs of a model that reads a text in one call, beside `SIGHT`: the place of each row in its
@@ -63,6 +67,27 @@ class Precision:
 
 
 @dataclass(frozen=True)
+class Growth:
+    """What queries grow by with their position, so that attention stays sharp in long texts.
+
+    Nakanishi, Scalable-Softmax Is Superior for Attention, 2025; here in steps.
+
+    Attributes:
+        scale: growth by the logarithm of the step.
+        span: positions of a step.
+        offset: how many positions earlier steps begin.
+    """
+
+    scale: float
+    span: int
+    offset: int
+
+    def factor(self, position: int) -> float:
+        """Returns what the query of a position is multiplied by."""
+        return 1 + self.scale * math.log1p((position + self.offset) // self.span)
+
+
+@dataclass(frozen=True)
 class RopeTable:
     """Rotary position embedding (RoPE) of some attention sublayers.
 
@@ -71,11 +96,14 @@ class RopeTable:
         inv_freq: [head_dim / 2] radians per position; 0 for two dimensions that are neither rotated
             nor scaled.
         attention_factor: factor on cosines and sines.
+        growth: what they grow by besides; None: they do not. So a table that turns nothing says
+            what queries grow by.
     """
 
     name: str
     inv_freq: tuple[float, ...]
     attention_factor: float
+    growth: Growth | None = field(default=None, metadata=LEFT_OUT)
 
 
 @dataclass(frozen=True)

@@ -36,7 +36,8 @@ DEFAULT_ROPE = "default"
 
 _LETTERS = {"a": ATTENTION, "m": MLP, "r": RECURRENT, "i": INJECTION}
 _LETTER_OF = {kind: letter for letter, kind in _LETTERS.items()}
-_WINDOW = re.compile(r"window:(\d+)")
+_CHUNK = "chunk:"
+_WINDOW = re.compile(rf"(?:window:|{_CHUNK})(\d+)")
 _AROUND = re.compile(r"around:(\d+)")
 _DIGITS = 4  # digits of a layer's number at most
 _PART = re.compile(r"(?P<layer>\d+)(?P<letter>[amri])?|(?P<first>\d+)-(?P<last>\d+)")
@@ -73,7 +74,7 @@ def window_of(mask: str) -> int | None:
     Those behind it that it sees, too, are not counted, see `behind_of`.
 
     Raises:
-        ValueError: if the mask is none of `causal`, `window:N`, `all` and `around:N`.
+        ValueError: if the mask is none of `causal`, `window:N`, `chunk:N`, `all` and `around:N`.
     """
     if mask in (CAUSAL, ALL):
         return None
@@ -81,8 +82,15 @@ def window_of(mask: str) -> int | None:
         return int(around[1]) + 1
     found = _WINDOW.fullmatch(mask)
     if found is None or int(found[1]) < 1:
-        raise ValueError(f"unknown mask {mask!r}: use {CAUSAL}, window:N, {ALL} or around:N")
+        raise ValueError(
+            f"unknown mask {mask!r}: use {CAUSAL}, window:N, {_CHUNK}N, {ALL} or around:N"
+        )
     return int(found[1])
+
+
+def in_chunks(mask: str) -> bool:
+    """Returns whether a row sees its chunk of the text alone, of `window_of` positions at most."""
+    return mask.startswith(_CHUNK)
 
 
 def behind_of(mask: str) -> int | None:

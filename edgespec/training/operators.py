@@ -158,6 +158,7 @@ def _mixed(
     """Returns values by their shares, [B, heads, L, head_dim] float32."""
     keys, values = known
     window = own.get("window", 0)
+    chunked = bool(own.get("chunked", 0))
     cap: float = own.get("soft_cap", 0.0)
     scale: float = own["scale"]
     q = q.to(keys.dtype)
@@ -167,7 +168,7 @@ def _mixed(
             q,
             keys,
             values,
-            None if whole else rows.mask(window),
+            None if whole else rows.mask(window, chunked),
             is_causal=whole,
             scale=scale,
             enable_gqa=True,
@@ -176,7 +177,7 @@ def _mixed(
     keys, values = (each.repeat_interleave(group, 1) for each in known)
     scores = scale * (q @ keys.transpose(-1, -2)).float()
     scores = cap * torch.tanh(scores / cap) if cap else scores
-    scores = scores.masked_fill(~rows.mask(window), -torch.inf)
+    scores = scores.masked_fill(~rows.mask(window, chunked), -torch.inf)
     if sinks is not None:
         sinks = sinks.view(1, -1, 1, 1).expand(*scores.shape[:3], 1)
         scores = torch.cat((scores, sinks), -1)

@@ -20,10 +20,10 @@ from onnx import NodeProto
 from torch import Tensor
 
 from edgespec.bundle import LOGITS, PICTURED, PICTURES, Bundle
-from edgespec.bundle.sublayers import rope_inputs
 from edgespec.errors import InputError
 from edgespec.export.graph_builder import entering
 from edgespec.export.portable.lowering import attributes
+from edgespec.runtime.sequences.model import RotationTable
 from edgespec.runtime.text.tokenizer import Tokenizer
 from edgespec.system.machine import default_threads
 from edgespec.training.device import TorchDevice
@@ -223,12 +223,9 @@ class TorchTarget:
 
     def _rotations(self) -> Iterator[tuple[str, Tensor]]:
         """Yields cosines and sines of all positions by their names in the graph."""
-        places = np.arange(self.role.context_length, dtype=np.float64)[:, None]
+        places = np.arange(self.role.context_length)
         for table in self.role.rope_tables:
             if table.name in self.role.native.ropes:
-                frequencies = np.asarray(table.inv_freq, np.float64)
-                scale = np.where(frequencies == 0, 1.0, table.attention_factor)
-                angles = places * frequencies
-                both = (scale * np.cos(angles), scale * np.sin(angles))
-                for name, each in zip(rope_inputs(table.name), both, strict=True):
-                    yield name, torch.from_numpy(each.astype(np.float32)).to(self.device.device)
+                turns = RotationTable(table)
+                for name, each in zip(turns.inputs, turns.at(places, len(places) - 1), strict=True):
+                    yield name, torch.from_numpy(each).to(self.device.device)

@@ -58,14 +58,14 @@ class TextPass:
         lengths: [B] int64, how many of the rows are the text's, behind which others fill up; None:
             all, or no text goes on.
         kept: keys and values of the pass by pool, for layers that read another layer's.
-        masks: [B, 1, L, places] which places rows see, by window.
+        masks: [B, 1, L, places] which places rows see, by window, and whether that is a chunk.
     """
 
     positions: Tensor
     cache: TextCache | None = None
     lengths: Tensor | None = None
     kept: dict[str, Pair] = field(default_factory=dict)
-    masks: dict[int, Tensor] = field(default_factory=dict)
+    masks: dict[tuple[int, bool], Tensor] = field(default_factory=dict)
 
     def known(self, pool: str, new: Pair | None) -> Pair:
         """Returns the keys and values that rows see, and keeps new ones [B, kv_heads, L, dim]."""
@@ -103,15 +103,18 @@ class TextPass:
         numbers = torch.arange(x.shape[1], device=x.device)
         return x * (numbers < self.lengths[:, None])[..., None]
 
-    def mask(self, window: int) -> Tensor:
+    def mask(self, window: int, chunked: bool) -> Tensor:
         """Returns which places rows see; of a layer without a window, that is 0."""
-        if window not in self.masks:
+        key = window, chunked
+        if key not in self.masks:
             count = self.positions.shape[1] if self.cache is None else self.cache.places
             places = torch.arange(count, device=self.positions.device)
-            behind = self.positions[:, None, :, None] - places
-            seen = behind >= 0
-            self.masks[window] = seen & (behind < window) if window else seen
-        return self.masks[window]
+            own = self.positions[:, None, :, None]
+            seen = places <= own
+            if window:
+                seen &= places >= (own - own % window if chunked else own - window + 1)
+            self.masks[key] = seen
+        return self.masks[key]
 
 
 @dataclass(frozen=True)

@@ -251,6 +251,9 @@ class Forward:
         }
         for table, rope in self._decoder.ropes.items():
             angles = np.outer(every, rope.inv_freq.astype(np.float64))
+            scales = rope.scales
+            if rope.growth is not None:
+                scales = scales * np.array([[rope.growth.factor(n)] for n in range(len(every))])
             for name, turn in zip(rope_inputs(table), (np.cos, np.sin), strict=True):
-                rows[name] = (rope.scales * turn(angles)).astype(np.float32)
+                rows[name] = (scales * turn(angles)).astype(np.float32)
         return rows

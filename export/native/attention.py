@@ -48,6 +48,8 @@ def lower_attention(native: LayerGraph, x: str, number: int, layer: Attention) -
     if isinstance(layer.q_norm, LayerNorm):
         qkv = _normalized(native, qkv, layer)
         layer = replace(layer, q_norm=None, k_norm=None)
+    if layer.growth:
+        qkv = _grown(native, qkv, layer)
     found = _tree_attention(native, qkv, number, layer, _key_scale(native, layer, keys))
     return native.norm(found, layer.inner_norm)
 
@@ -58,6 +60,19 @@ def _normalized(native: LayerGraph, qkv: str, layer: Attention) -> str:
     sizes = g.ints(*(each.out_features for each in layer.linears[:-1]))
     q, k, v = g.multi_op("Split", qkv, sizes, outputs=3, axis=1)
     return g.op("Concat", native.norm(q, layer.q_norm), native.norm(k, layer.k_norm), v, axis=1)
+
+
+def _grown(native: LayerGraph, qkv: str, layer: Attention) -> str:
+    """Emits queries times what they grow by, beside keys and values."""
+    assert layer.q_norm is None, "it would undo that"
+    g = native.graph
+    name, _ = rope_inputs(layer.growth)
+    if layer.growth not in native.ropes:
+        native.ropes.append(layer.growth)
+        g.input(name, TensorProto.FLOAT, ["S", 1])
+    asked, *others = (each.out_features for each in layer.linears[:-1])
+    q, rest = g.multi_op("Split", qkv, g.ints(asked, sum(others)), outputs=2, axis=1)
+    return g.op("Concat", g.op("Mul", q, name), rest, axis=1)
 
 
 def _latent(native: LayerGraph, x: str, number: int, layer: LatentAttention) -> str:
@@ -122,6 +137,7 @@ def _tree_attention(
         gated=int(layer.gated),
         norm_after_rope=int(layer.norm_after_rope),
         source=source,
+        **({"chunked": 1} if layer.chunked else {}),
         **{name: float(norm.eps) for name, norm in eps.items() if norm is not None},
     )
 

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 from onnx import NodeProto, TensorProto
 
-from edgespec.bundle import PICTURED, SIGHT
+from edgespec.bundle import CHUNKS, PICTURED, SIGHT
 from edgespec.bundle.sublayers import pool_parts
 from edgespec.export.graph_builder import Shape
 from edgespec.export.portable.lowering import FLOAT, Lowering, attributes, dims_of
@@ -18,7 +18,14 @@ _INPUTS = (
     "q_norm", "k_norm", "sinks", "key_scale", "sight",
 )  # fmt: skip
 _END = (1 << 63) - 1  # of any axis
-_DEFAULTS = {"scale": 1.0, "soft_cap": 0.0, "window": 0, "gated": 0, "norm_after_rope": 0}
+_DEFAULTS = {
+    "scale": 1.0,
+    "soft_cap": 0.0,
+    "window": 0,
+    "chunked": 0,
+    "gated": 0,
+    "norm_after_rope": 0,
+}
 
 
 class _KeysAndValues(NamedTuple):
@@ -232,7 +239,7 @@ class StandardAttention:
         both = g.op("Concat", *scores, axis=-1) if known.new_keys else scores[0]
         if cap:
             both = g.op("Mul", g.op("Tanh", both), g.constant(cap, np.float32))
-        key = "bias", self._own["window"], self._sight, self._group
+        key = self._named("bias"), self._group
         bias = self._low.once(key, lambda: self._group_bias(bool(known.new_keys)))
         both = g.op("Add", both, bias)
         sinks = self._sinks()
@@ -259,14 +266,18 @@ class StandardAttention:
 
         Its name says what it is, see `GraphFile`.
         """
-        window = self._own["window"]
-        parts = ["bias", *([SIGHT] if self._sight else []), *([str(window)] if window else [])]
-        name = ".".join(parts)
+        name = self._named("bias")
         dims = ["S", "C+S" if new else "C"]
         bias = self._low.once(name, lambda: self._graph.input(name, FLOAT, dims))
         if self._group == 1:
             return bias
         return self._graph.op("Concat", *[bias] * self._group, axis=0)
+
+    def _named(self, kind: str) -> str:
+        """The name of what tells which others rows see."""
+        own = self._own
+        parts = {SIGHT: self._sight, CHUNKS: own["chunked"], str(own["window"]): own["window"]}
+        return ".".join([kind, *(name for name, told in parts.items() if told)])
 
     def _slots(self) -> str:
         """How many columns of shares are those of the pool."""

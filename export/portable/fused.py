@@ -133,8 +133,7 @@ class FusedAttention(StandardAttention):
         if self._rotates:
             key = "tables", self._names["cos"], kind
             tables = self._low.once(key, lambda: self._tables_by_place(kind))
-        window = self._own["window"]
-        name = f"seen.{window}" if window else "seen"
+        name = self._named("seen")
         dims: Shape = [1, 1, "S", "P"]
         found = [
             *tables,

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import logging
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from edgespec.bundle.manifest import Growth
+from edgespec.models.families.growing import with_growth
 from edgespec.models.families.mixture import beside_shared, mixture, unstacked_by_layer
 from edgespec.models.families.partial_rotation import PartialRotation
 from edgespec.models.families.smollm3 import SmolLm3
@@ -17,17 +18,15 @@ if TYPE_CHECKING:
     from edgespec.models.layers.decoder import Decoder
     from edgespec.models.layers.sublayers import Attention, Mlp, MlpAndMoe
 
-_log = logging.getLogger(__name__)
-
 
 class Llama4(PartialRotation, SmolLm3):
     """Llama without RoPE in some layers, and one expert a row, which reads it times its share.
 
-    Layers with RoPE see parts of a text alone, and scores of others grow with the position, both
-    behind the first part, where texts end here.
+    In layers with RoPE a row sees its chunk of the text alone, and queries of others grow with the
+    position.
     """
 
-    models = "Llama 4 Scout and Maverick, with texts up to their first part (8191)"
+    models = "Llama 4 Scout and Maverick"
     defaults = SmolLm3.but(
         num_key_value_heads=8,
         head_dim=128,
@@ -43,6 +42,7 @@ class Llama4(PartialRotation, SmolLm3):
         use_qk_norm=True,
         attention_chunk_size=8192,
         attn_temperature_tuning=True,
+        attn_scale=0.1,
         floor_scale=8192,
         eos_token_id=2,
     )
@@ -66,27 +66,21 @@ class Llama4(PartialRotation, SmolLm3):
         """Returns the model's description."""
         fields = self.config.fields
         fields.only({"num_experts_per_tok": (1,)}, "only one expert of a row is")
-        decoder = super().decoder()
-        ends = [decoder.context_length]
-        if fields.get("attention_chunk_size") is not None:
-            ends.append(fields.integer("attention_chunk_size"))
+        growth = None
         if fields.get("attn_temperature_tuning"):  # published as 4, too
-            ends.append(fields.integer("floor_scale") - 1)
-        if min(ends) < 2:
-            name = "floor_scale" if ends[-1] < 2 else "attention_chunk_size"
-            raise fields.invalid(name, "must leave two tokens at least")
-        if min(ends) < decoder.context_length:
-            _log.warning(
-                "%s: attention changes behind %d tokens, which is not implemented: texts end there",
-                fields.source,
-                min(ends),
-            )
-        return replace(decoder, context_length=min(ends))
+            growth = Growth(fields.number("attn_scale"), fields.integer("floor_scale"), 1)
+        return with_growth(super().decoder(), growth, still=True)
 
     def attention(self, index: int) -> Attention:
         """Returns the attention of a layer."""
         attention = super().attention(index)
-        if not (attention.rope and self.config.fields.flag("use_qk_norm")):
+        fields = self.config.fields
+        if not attention.rope:
+            return attention
+        chunk = fields.integer("attention_chunk_size", self.config.context_length)
+        if chunk < self.config.context_length:
+            attention = replace(attention, mask=f"chunk:{chunk}")
+        if not fields.flag("use_qk_norm"):
             return attention
         norm = Norm("", self.config.head_dim, self.config.norm_eps)
         return replace(attention, q_norm=norm, k_norm=norm, norm_after_rope=True)

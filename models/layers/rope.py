@@ -15,6 +15,7 @@ from edgespec.bundle.sublayers import DEFAULT_ROPE
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from edgespec.bundle.manifest import Growth
     from edgespec.models.fields import ConfigFields
 
 DEFAULT_THETA = 10_000.0
@@ -38,10 +39,12 @@ class Rope:
         inv_freq: [head_dim / 2] float32, radians per position; 0 for two dimensions that are
             neither rotated nor scaled.
         attention_factor: Factor of cosines and sines, so attention scores have its square.
+        growth: What cosines and sines grow by with the position; None: they do not.
     """
 
     inv_freq: NDArray[np.float32]
     attention_factor: float = 1.0
+    growth: Growth | None = None
 
     @property
     def scales(self) -> NDArray[np.float64]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from edgespec.bundle.sublayers import CAUSAL, DEFAULT_ROPE, behind_of, window_of
+from edgespec.bundle.sublayers import CAUSAL, DEFAULT_ROPE, behind_of, in_chunks, window_of
 from edgespec.models.layers.elements import (
     Activation,
     Compound,
@@ -45,6 +45,8 @@ class Attention(Compound):
         norm_after_rope: Whether these two norms, of each head, follow RoPE instead.
         mask: Name of the mask, see `edgespec.bundle.sublayers.Sublayer`.
         rope: Name of the rotation table, see `Decoder.ropes`; empty: no RoPE.
+        growth: Name of the table of one pair that turns nothing, by whose cosines queries are
+            multiplied, see `Growth`; empty: they are not.
         gated: Whether `q` also gives a gate behind each head's query, by whose sigmoid the head's
             result is multiplied (Qiu et al., 2025).
         softcap: Limit c of scores: masks are added to `c * tanh(score / c)`; None: no limit.
@@ -84,11 +86,17 @@ class Attention(Compound):
     slopes: tuple[float, ...] = ()
     inner_norm: Norm | None = None
     second_norm: Norm | None = None
+    growth: str = ""
 
     @property
     def window(self) -> int | None:
         """Number of positions that it sees, its own included; None: all before it."""
         return window_of(self.mask)
+
+    @property
+    def chunked(self) -> bool:
+        """Whether it sees those of its chunk alone, which has so many positions."""
+        return in_chunks(self.mask)
 
     @property
     def behind(self) -> int | None:

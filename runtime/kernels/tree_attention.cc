@@ -20,6 +20,7 @@
 //   15 slopes [heads] float32, optional: what is taken off a head's scores for each position
 //     between query and key (ALiBi: Press et al., 2022)
 // Output [S, heads * hd]. Attributes: heads, kv_heads, head_dim, scale; soft_cap, window (0: none);
+// chunked: texts are cut into chunks of `window` positions, and a row sees its own chunk alone;
 // gated; q_eps, k_eps, v_eps (0: no norm); norm_after_rope; source: `own` keys and values, `keys`
 // (which are the values, too, before norm and rotation), or `other` (another layer's, already in
 // the pool).
@@ -50,7 +51,7 @@ struct Shape {
   int64_t heads, kv_heads, head_dim, dim;  // dim: of the pool's rows
   float scale, soft_cap;
   int64_t window;
-  bool gated, norm_after_rope, writes, has_values;
+  bool chunked, gated, norm_after_rope, writes, has_values;
   float q_eps, k_eps, v_eps;
 };
 
@@ -239,7 +240,10 @@ class Part {
  private:
   // The first position that a row sees.
   int64_t least(int64_t row) const {
-    return shape_.window ? std::max<int64_t>(0, paths_.position(row) - shape_.window + 1) : 0;
+    const int64_t own = paths_.position(row);
+    if (!shape_.window) return 0;
+    return shape_.chunked ? own - own % shape_.window
+                          : std::max<int64_t>(0, own - shape_.window + 1);
   }
 
   // The block of positions from p on, for rows of a branch (-1: all rows; p's block is committed).
@@ -310,6 +314,7 @@ class TreeAttention : public Operator {
     shape_.scale = a.real("scale", 1.0f);
     shape_.soft_cap = a.real("soft_cap", 0.0f);
     shape_.window = a.integer("window", 0);
+    shape_.chunked = a.integer("chunked", 0) != 0;
     shape_.gated = a.integer("gated", 0) != 0;
     shape_.norm_after_rope = a.integer("norm_after_rope", 0) != 0;
     shape_.q_eps = a.real("q_eps", 0.0f);

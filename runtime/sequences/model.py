@@ -109,6 +109,7 @@ class RotationTable:
         self._pairs = np.arange(len(self._inv_freq))
         self._by = np.array(axes or [0] * len(self._inv_freq))
         self._scale = np.where(self._inv_freq == 0, 1.0, table.attention_factor)
+        self._growth = table.growth
         self._cos = self._sin = np.empty((0, self._inv_freq.size), np.float32)
 
     def at(self, positions: Array, last: int) -> tuple[Floats, Floats]:
@@ -121,8 +122,11 @@ class RotationTable:
         if last >= len(self._cos):
             count = max(last + 1, 2 * len(self._cos), _POSITIONS)
             angles = np.arange(count, dtype=np.float64)[:, None] * self._inv_freq
-            self._cos = (self._scale * np.cos(angles)).astype(np.float32)
-            self._sin = (self._scale * np.sin(angles)).astype(np.float32)
+            scale = self._scale
+            if self._growth is not None:
+                scale = scale * np.array([[self._growth.factor(n)] for n in range(count)])
+            self._cos = (scale * np.cos(angles)).astype(np.float32)
+            self._sin = (scale * np.sin(angles)).astype(np.float32)
         if np.ndim(positions) == 1:
             return self._cos.take(positions, 0), self._sin.take(positions, 0)
         rows = positions[:, self._by]

@@ -8,7 +8,7 @@ import torch
 from checkpoints import make_checkpoint
 from nodes import MISSING
 from parity import calibration_logits
-from small_configs import ARCHITECTURES
+from small_configs import ARCHITECTURES, CHANGING
 
 from edgespec.export import RoundedMatrices, Texts, calibrate
 from edgespec.models import load_checkpoint
@@ -42,6 +42,7 @@ BESIDE_EXPERTS = {
         ("gemma3_text", {"sliding_window": 9, "layer_types": MIXED}),
         ("gemma4_text", BESIDE_EXPERTS),
         ("gpt_oss", {"num_experts_per_tok": 1, "sliding_window": 9}),
+        ("llama4_text", CHANGING),
         ("nemotron_h_moe", {"moe_latent_size": 32}),
         ("olmoe", {"norm_topk_prob": False}),
     ],

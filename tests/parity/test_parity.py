@@ -173,6 +173,7 @@ FULL_PRECISION = {
     "granitemoehybrid-attention-alone": GRANITE_4,
     "granitemoehybrid-attention-alone-rope": {**GRANITE_4, "position_embedding_type": "rope"},
     "llama4_text": {},
+    "llama4_text-chunks-queries-that-grow": {"attention_chunk_size": 40, "floor_scale": 24},
     "llama4_text-a-dense-layer-no-norms-biases-bf16": {
         "moe_layers": [1], "use_qk_norm": False, "attention_bias": True, "num_key_value_heads": 2,
         "rope_parameters": LLAMA3_ROPE, "dtype": torch.bfloat16,

@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import onnxruntime as ort
 
-from edgespec.bundle.sublayers import pool_parts, rope_inputs
+from edgespec.bundle.sublayers import pool_parts
+from edgespec.runtime.sequences.model import RotationTable
 
 UNSEEN = -1e30
 _KV = {"fp32": np.float32, "fp16": np.float16, "int8": np.int8}
@@ -73,19 +74,18 @@ class Calls:
         positions = np.take(lengths, sequence) + depths
         for table in role.rope_tables:
             if table.name in role.native.ropes:
-                frequencies = np.array(table.inv_freq)
-                angles = positions[:, None] * frequencies
-                factor = np.where(frequencies == 0, 1.0, table.attention_factor)
-                for name, turn in zip(rope_inputs(table.name), (np.cos, np.sin), strict=True):
-                    feeds[name] = (turn(angles) * factor).astype(np.float32)
+                turns = RotationTable(table)
+                feeds |= zip(turns.inputs, turns.at(positions, positions.max()), strict=True)
         return feeds | self.pools
 
 
-def bias_of(feeds, capacity, window=0, sight=False):
+def bias_of(feeds, capacity, parts):
     """What each row of a native graph's call sees, [S, capacity + S]: 0, or `UNSEEN`.
 
-    With `sight`, a row sees what the row does that it names.
+    Its name has further parts: "sight" if a row sees what the row does that it names, "chunks" if
+    it sees its chunk of the text alone, and the length of these or of its window.
     """
+    window = next((int(part) for part in parts if part.isdecimal()), 0)
     parents = feeds["parent"]
     rows = len(feeds["parent"])
     bias = np.full((rows, capacity + rows), UNSEEN, np.float32)
@@ -93,9 +93,12 @@ def bias_of(feeds, capacity, window=0, sight=False):
         first, end = feeds["starts"][feeds["sequence"][row] :][:2]
         own, seen = (
             [*feeds["context"][first:end], *(capacity + np.array(_path(parents, each)))]
-            for each in (row, row + max(feeds["sight"][row], 0) if sight else row)
+            for each in (row, row + max(feeds["sight"][row], 0) if "sight" in parts else row)
         )
-        bias[row, seen[max(len(own) - window, 0) if window else 0 :]] = 0
+        begin = max(len(own) - window, 0) if window else 0
+        if "chunks" in parts:
+            begin = (len(own) - 1) // window * window
+        bias[row, seen[begin:]] = 0
     return bias
 
 
@@ -124,8 +127,7 @@ class PortableGraph:
                 given |= zip(pool_parts(name), np.split(pool, 2), strict=True)
         for name in self.inputs:
             if name.startswith("bias"):
-                parts = [part for part in name.split(".")[1:] if part != "sight"]
-                given[name] = bias_of(feeds, capacity, int((parts or [0])[0]), "sight" in name)
+                given[name] = bias_of(feeds, capacity, name.split(".")[1:])
         return {name: given[name] for name in self.inputs}
 
     def __call__(self, feeds):

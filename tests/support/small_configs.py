@@ -55,6 +55,9 @@ ODD_SHAPES: dict[str, Any] = {
     "tie_word_embeddings": False,
 }
 
+CHANGING = {"attention_chunk_size": 16, "floor_scale": 8}
+"""Of Llama 4: attention that changes within short texts."""
+
 _MIXED = ["sliding_attention", "full_attention"]
 
 # Some experts are chosen by no row of a short text.

@@ -66,6 +66,13 @@ class Layer:
         own = ("heads", "kv_heads", "head_dim", "source")
         return {name: getattr(self, name) for name in own} | {"gated": int(self.gated)} | found
 
+    def first_seen(self, place):
+        """The first place that a row at a place sees."""
+        window = self.attributes.get("window", 0)
+        if self.attributes.get("chunked"):
+            return place - place % window
+        return max(0, place - window + 1) if window else 0
+
     def node(self, arrays, **options):
         """The session of a node; `arrays` has those of some call."""
         return Node("TreeAttention", NAMES, arrays, **self.options, **options)
@@ -79,6 +86,8 @@ LAYERS = {
     "padded": Layer(),
     "window": replace(Layer(), attributes={"window": 5}),
     "long window": replace(Layer(), attributes={"window": 70}),
+    "chunks": replace(Layer(), attributes={"window": 6, "chunked": 1}),
+    "long chunks": replace(Layer(), attributes={"window": 70, "chunked": 1}),
     "soft cap": replace(Layer(), attributes={"soft_cap": 2.0}),
     "sinks": Layer(sinks=True),
     "norms": Layer(norms="head"),
@@ -222,12 +231,11 @@ def attended(layer, arrays):
     if "scales" in arrays:
         pool = pool * arrays["scales"][..., None]
     scale = layer.attributes.get("scale", layer.head_dim**-0.5)
-    window = layer.attributes.get("window", 0)
     cap = layer.attributes.get("soft_cap", 0)
     out = np.empty((len(queries), layer.heads, layer.head_dim))
     for row, each in enumerate(queries):
         sight = arrays["sight"][row] if layer.sight else 0
-        begin = max(0, len(path(arrays, row)) - window) if window else 0
+        begin = layer.first_seen(len(path(arrays, row)) - 1)
         if len(seen := path(arrays, row + max(sight, 0))[begin:]) == 0 or sight < 0:
             out[row] = 0
             continue
@@ -291,7 +299,7 @@ def in_company(seed, count):
     rng = np.random.default_rng(int(seed))
     kinds = [
         (layer, cache)
-        for layer in ("padded", "window", "long window", "slopes and window", "all")
+        for layer in ("padded", "window", "long window", "long chunks", "slopes and window", "all")
         for cache in CACHES
     ]
     nodes = {}

@@ -10,7 +10,7 @@ import numpy as np
 import onnx
 from onnx import helper
 
-from edgespec.bundle import RECURRENT_ROWS, SIGHT
+from edgespec.bundle import CHUNKS, RECURRENT_ROWS, SIGHT
 from edgespec.errors import DeviceError
 from edgespec.runtime.engines.portable.ranking import BEST, NEXT, rank_rows
 from edgespec.runtime.engines.portable.visibility import Bias
@@ -206,8 +206,8 @@ def returned(name: str) -> str:
 
 def _bias(name: str, size: Sequence[int | str]) -> Bias:
     _, *parts = name.split(".")
-    window = next((int(part) for part in parts if part != SIGHT), None)
-    return Bias(window, SIGHT in parts, size[1] != "C")
+    window = next((int(part) for part in parts if part.isdecimal()), None)
+    return Bias(window, SIGHT in parts, size[1] != "C", CHUNKS in parts)
 
 
 def _dimensions(tensor: Any) -> list[int | str]:

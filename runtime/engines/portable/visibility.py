@@ -23,11 +23,13 @@ class Bias:
         sight: whether a row of a block sees what the block's last one sees.
         written: whether their own keys and values are those of new rows; else they lie in the pool
             already, where they are said to be written.
+        chunked: whether a row sees those of its chunk of the text alone, of `window` positions.
     """
 
     window: int | None = None
     sight: bool = False
     written: bool = True
+    chunked: bool = False
 
 
 _USUAL = Bias()
@@ -95,7 +97,7 @@ class Visibility:
         count = part.stop - part.start
         self._show_sequences(bias, part, kind, columns)
         positions = self._positions[part]
-        seen = self._trees[kind.sight][part] & _within(positions, self._positions, kind.window)
+        seen = self._trees[kind.sight][part] & _within(positions, self._positions, kind)
         earlier = columns[self._write[: part.start]]
         bias[:count, earlier] = np.where(seen[:, : part.start], 0, _OFF)
         bias[:count, first : first + count] = np.where(seen[:, part], 0, _OFF)
@@ -108,13 +110,15 @@ class Visibility:
         for owner in range(owners[0], owners[-1] + 1):  # rows of a sequence lie together
             rows = slice(*np.searchsorted(owners, (owner, owner + 1)))
             slots = self._context[self._starts[owner] : self._starts[owner + 1]]
-            seen = _within(positions[rows], np.arange(len(slots)), kind.window)
+            seen = _within(positions[rows], np.arange(len(slots)), kind)
             bias[rows, columns[slots]] = np.where(seen, 0, _OFF)
 
 
-def _within(positions: Array, others: Array, window: int | None) -> Array:
+def _within(positions: Array, others: Array, kind: Bias) -> Array:
     """Returns which of the other positions are within the windows of these, [n, m] bool."""
+    window = kind.window
     if window is None:
         return np.ones((len(positions), len(others)), bool)
-    seen: Array = others > positions[:, None] - window
+    first = positions - positions % window if kind.chunked else positions - window + 1
+    seen: Array = others >= first[:, None]
     return seen

@@ -77,6 +77,18 @@ SCORES = [
             [0.0, -1.0, float("inf"), float("nan")],
             "roles.target: RoPE table default: attention_factor is ",
         ),
+        (
+            "roles.target.ropes",
+            [
+                [{"name": "x", "inv_freq": [0.0], "attention_factor": 1.0, "growth": each}]
+                for each in (
+                    {"scale": 0.0, "span": 8, "offset": 1},
+                    {"scale": 0.1, "span": 0, "offset": 1},
+                    {"scale": 0.1, "span": 8, "offset": -1},
+                )
+            ],
+            "roles.target: RoPE table x: growth is Growth(",
+        ),
         ("roles.target.sublayers", [[], [{"layer": 0, "kind": "x"}]], "roles.target."),
         ("roles.target.eos_ids", [[-1]], "roles.target.eos_ids is (-1,)"),
         ("roles.draft.mask_token", [-1, 331, 10**30], "roles.draft.mask_token is "),

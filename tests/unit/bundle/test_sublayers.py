@@ -12,6 +12,7 @@ from edgespec.bundle.sublayers import (
     Sublayer,
     Sublayers,
     behind_of,
+    in_chunks,
     parse,
     window_of,
 )
@@ -110,6 +111,7 @@ def test_layers_need_not_be_pairs():
         ("causal", None, 0),
         ("window:1", 1, 0),
         ("window:512", 512, 0),
+        ("chunk:512", 512, 0),
         ("all", None, None),
         ("around:64", 65, 64),
     ],
@@ -117,11 +119,12 @@ def test_layers_need_not_be_pairs():
 def test_masks(mask, window, behind):
     assert window_of(mask) == window
     assert behind_of(mask) == behind
+    assert in_chunks(mask) == (mask == "chunk:512")
 
 
 @pytest.mark.parametrize(
-    "mask", ["", "window:0", "window:", "windows:3", "window:-1", "bidirectional"]
+    "mask", ["", "window:0", "chunk:0", "window:", "windows:3", "window:-1", "bidirectional"]
 )
 def test_masks_that_are_not_known(mask):
-    with pytest.raises(ValueError, match=": use causal, window:N, all or around:N"):
+    with pytest.raises(ValueError, match=": use causal, window:N, chunk:N, all or around:N"):
         window_of(mask)

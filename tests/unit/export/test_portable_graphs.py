@@ -12,7 +12,7 @@ from parity import SAME, distance
 from portable import Calls, PortableGraph
 from products import random_tiles
 from quantized import IN_8_BITS
-from small_configs import ARCHITECTURES, RECURRENT, RECURRENT_MIXTURES
+from small_configs import ARCHITECTURES, CHANGING, RECURRENT, RECURRENT_MIXTURES
 from tree_attention import LAYERS, NAMES, attended, parts, random_call
 
 from edgespec import bundle as bundles
@@ -28,11 +28,15 @@ from edgespec.runtime.engines.native import NativeGraph
 pytestmark = needs_library
 
 STATES = RECURRENT + RECURRENT_MIXTURES
-FAMILIES = [*(each for each in ARCHITECTURES if each not in STATES), "gemma4_experts"]
 GEMMA_EXPERTS = {
     "enable_moe_block": True, "num_experts": 8, "top_k_experts": 3, "moe_intermediate_size": 96,
     "num_kv_shared_layers": 0,
 }  # fmt: skip
+MORE = {
+    "gemma4_experts": ("gemma4_text", GEMMA_EXPERTS),
+    "llama4_chunks": ("llama4_text", CHANGING),
+}
+FAMILIES = [*(each for each in ARCHITECTURES if each not in STATES), *MORE]
 
 
 class Both:
@@ -59,10 +63,8 @@ class Both:
 
 
 def exported(folder, family, precision="fp32", **options):
-    if family == "gemma4_experts":
-        make_checkpoint(folder / "source", "gemma4_text", **GEMMA_EXPERTS)
-    else:
-        make_checkpoint(folder / "source", family)
+    architecture, own = MORE.get(family, (family, {}))
+    make_checkpoint(folder / "source", architecture, **own)
     options = ExportOptions(precision, **options)
     export.make(folder / "source", folder / "bundle", options=options)
     return bundles.load(folder / "bundle")

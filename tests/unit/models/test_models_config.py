@@ -10,6 +10,7 @@ from checkpoints import config_class, edit_json, make_checkpoint
 from small_configs import ARCHITECTURES as TRANSFORMERS
 from small_configs import ODD_SHAPES
 
+from edgespec.bundle import Growth
 from edgespec.errors import CheckpointError, UnsupportedModelError
 from edgespec.models import ARCHITECTURES, ModelConfig, load_checkpoint
 from edgespec.models.fields import ConfigFields
@@ -137,23 +138,26 @@ def test_a_window_as_long_as_the_context_is_none():
 
 
 @pytest.mark.parametrize(
-    ("values", "length"),
+    ("values", "mask", "growth"),
     [
-        ({}, 8191),
-        ({"attn_temperature_tuning": 4}, 8191),
-        ({"attn_temperature_tuning": False}, 8192),
-        ({"attn_temperature_tuning": False, "attention_chunk_size": None}, 131_072),
-        ({"floor_scale": 16_384}, 8192),
-        ({"max_position_embeddings": 4096}, 4096),
+        ({}, "chunk:8192", Growth(0.1, 8192, 1)),
+        ({"attn_temperature_tuning": 4}, "chunk:8192", Growth(0.1, 8192, 1)),
+        ({"attn_temperature_tuning": False}, "chunk:8192", None),
+        ({"attn_scale": 0.2, "floor_scale": 100}, "chunk:8192", Growth(0.2, 100, 1)),
+        ({"attention_chunk_size": None}, "causal", Growth(0.1, 8192, 1)),
+        ({"max_position_embeddings": 8192}, "causal", Growth(0.1, 8192, 1)),
+        ({"max_position_embeddings": 8191}, "causal", None),
     ],
 )
-def test_texts_of_llama_4_end_where_its_attention_changes(values, length, caplog):
+def test_attention_of_llama_4_changes_within_texts_alone(values, mask, growth):
     sizes = {"num_key_value_heads": 8, "intermediate_size_mlp": 96, "head_dim": 24}
-    decoder = ARCHITECTURES["llama4_text"](
-        bare_config("llama4_text", **{**sizes, **values})
-    ).decoder()
-    assert decoder.context_length == length
-    assert ("texts end there" in caplog.text) == (length < 131_072 and length != 4096)
+    own = {**sizes, "num_hidden_layers": 2, "no_rope_layers": [1, 0], **values}
+    decoder = ARCHITECTURES["llama4_text"](bare_config("llama4_text", **own)).decoder()
+    turned, still = decoder.attentions
+    assert (turned.mask, still.mask) == (mask, "causal")
+    assert not turned.growth
+    assert (decoder.ropes[still.growth].growth if still.growth else None) == growth
+    assert len(decoder.ropes) == 1 + (growth is not None)
 
 
 def test_null_kv_heads_means_as_many_as_heads():

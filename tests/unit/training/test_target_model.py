@@ -8,7 +8,7 @@ import torch
 from checkpoints import make_checkpoint
 from native_llms import with_library
 from parity import PROMPT, SAME, SAME_STATES, Text, distance, load
-from small_configs import RECURRENT
+from small_configs import CHANGING, RECURRENT
 
 from edgespec import bundle as bundles
 from edgespec import export
@@ -31,7 +31,8 @@ def places(*numbers):
 
 
 def exported(folder, architecture, precision="fp32"):
-    make_checkpoint(folder / "model", architecture)
+    own = CHANGING if architecture == "llama4_text" else {}
+    make_checkpoint(folder / "model", architecture, **own)
     export.make(folder / "model", folder / "bundle", options=ExportOptions(precision))
     return bundles.load(folder / "bundle")
 
@@ -39,8 +40,8 @@ def exported(folder, architecture, precision="fp32"):
 @with_library
 @pytest.mark.parametrize(
     "architecture",
-    # Norms of heads, soft caps and windows, gated attention, sinks, latents, experts.
-    ["qwen2", "qwen3", "gemma2", "olmo2", "gpt_oss", "deepseek_v2", "glm4_moe",
+    # Norms of heads, soft caps and windows, chunks, gated attention, sinks, latents, experts.
+    ["qwen2", "qwen3", "gemma2", "llama4_text", "olmo2", "gpt_oss", "deepseek_v2", "glm4_moe",
      "apertus", "cohere2", "qwen3_vl_text", *RECURRENT, "qwen3_next"],
 )  # fmt: skip
 def test_logits_are_those_of_the_native_graph(tmp_path, monkeypatch, architecture):
