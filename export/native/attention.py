@@ -66,13 +66,18 @@ def _grown(native: LayerGraph, qkv: str, layer: Attention) -> str:
     """Emits queries times what they grow by, beside keys and values."""
     assert layer.q_norm is None, "it would undo that"
     g = native.graph
+    asked, *others = (each.out_features for each in layer.linears[:-1])
+    q, rest = g.multi_op("Split", qkv, g.ints(asked, sum(others)), outputs=2, axis=1)
+    return g.op("Concat", g.op("Mul", q, _growth(native, layer)), rest, axis=1)
+
+
+def _growth(native: LayerGraph, layer: Attention) -> str:
+    """Declares what queries are multiplied by, [S, 1]."""
     name, _ = rope_inputs(layer.growth)
     if layer.growth not in native.ropes:
         native.ropes.append(layer.growth)
-        g.input(name, TensorProto.FLOAT, ["S", 1])
-    asked, *others = (each.out_features for each in layer.linears[:-1])
-    q, rest = g.multi_op("Split", qkv, g.ints(asked, sum(others)), outputs=2, axis=1)
-    return g.op("Concat", g.op("Mul", q, name), rest, axis=1)
+        native.graph.input(name, TensorProto.FLOAT, ["S", 1])
+    return name
 
 
 def _latent(native: LayerGraph, x: str, number: int, layer: LatentAttention) -> str:
@@ -89,6 +94,8 @@ def _latent(native: LayerGraph, x: str, number: int, layer: LatentAttention) -> 
     q, latent, key = g.multi_op("Split", both, parts, outputs=3, axis=1)
     if layer.q_in is not None:
         q = native.linear(native.norm(q, layer.q_in_norm), layer.q)
+    if layer.growth:
+        q = g.op("Mul", q, _growth(native, layer))
     q = g.op("Reshape", q, g.ints(0, heads, still + turned))
     asked, turning = g.multi_op("Split", q, g.ints(still, turned), outputs=2, axis=2)
     asked = native.by_head(g.op("Reshape", asked, g.ints(0, heads * still)), layer.keys)

@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-import logging
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from edgespec.bundle.manifest import Growth
+from edgespec.models.families.growing import with_growth
 from edgespec.models.families.llama import Mistral
 
 if TYPE_CHECKING:
     from edgespec.models.fields import ConfigFields
     from edgespec.models.layers.decoder import Decoder
 
-_log = logging.getLogger(__name__)
-
 
 class Ministral3(Mistral):
-    """Mistral whose attention is sharper beyond the original context, where texts end here."""
+    """Mistral whose attention is sharper beyond the original context."""
 
-    models = "Ministral 3, with texts up to its original context (16384)"
+    models = "Ministral 3"
     defaults = Mistral.but(
         head_dim=128,
         max_position_embeddings=262_144,
@@ -37,27 +35,13 @@ class Ministral3(Mistral):
 
     def decoder(self) -> Decoder:
         """Returns the model's description."""
-        return within_original(super().decoder(), self.config.fields)
+        return with_growth(super().decoder(), growth_behind(self.config.fields))
 
 
-def within_original(decoder: Decoder, fields: ConfigFields) -> Decoder:
-    """Returns the description of a model whose texts end at its original context.
-
-    Queries are multiplied by 1 + beta * log(1 + floor(position / original context)), which is 1
-    there.
-    """
+def growth_behind(fields: ConfigFields) -> Growth | None:
+    """Returns what queries grow by behind the original context."""
     scaling = fields.group("rope_scaling" if fields.get("rope_scaling") else "rope_parameters")
-    name = "original_max_position_embeddings"
     if not scaling.get("llama_4_scaling_beta"):
-        return decoder
-    original = scaling.integer(name)
-    if original < decoder.context_length:
-        _log.warning(
-            "%s: llama_4_scaling_beta=%s changes attention behind %s=%d, which is not "
-            "implemented: texts end there",
-            scaling.source,
-            scaling.get("llama_4_scaling_beta"),
-            name,
-            original,
-        )
-    return replace(decoder, context_length=min(original, decoder.context_length))
+        return None
+    span = scaling.integer("original_max_position_embeddings")
+    return Growth(scaling.number("llama_4_scaling_beta"), span, 0)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from edgespec.models.families.growing import with_growth
 from edgespec.models.families.latent import Latent
-from edgespec.models.families.ministral3 import within_original
+from edgespec.models.families.ministral3 import growth_behind
 
 if TYPE_CHECKING:
     from edgespec.models.layers.decoder import Decoder
@@ -14,7 +15,7 @@ if TYPE_CHECKING:
 class Mistral4(Latent):
     """A model with latents whose attention is sharper beyond the original context."""
 
-    models = "Mistral Small 4, with texts up to its original context (8192)"
+    models = "Mistral Small 4"
     defaults = Latent.but(
         kv_lora_rank=256,
         q_lora_rank=1024,
@@ -41,4 +42,4 @@ class Mistral4(Latent):
 
     def decoder(self) -> Decoder:
         """Returns the model's description."""
-        return within_original(super().decoder(), self.config.fields)
+        return with_growth(super().decoder(), growth_behind(self.config.fields))

@@ -203,6 +203,11 @@ FULL_PRECISION = {
     "iquestcoder": {},
     "ministral": {},
     "ministral3": {},
+    "ministral3-queries-that-grow": {
+        "rope_parameters": {
+            **SPECIAL["ministral3"]["rope_parameters"], "original_max_position_embeddings": 64,
+        },
+    },
     "nemotron_h": {},
     "nemotron_h-biases-bf16": {"mlp_bias": True, "use_bias": True, "dtype": torch.bfloat16},
     "nemotron_h-experts": SPECIAL["nemotron_h_moe"],
@@ -258,6 +263,11 @@ FULL_PRECISION = {
         "dtype": torch.bfloat16,
     },
     "mistral4": {},
+    "mistral4-queries-that-grow": {
+        "rope_parameters": {
+            **SPECIAL["mistral4"]["rope_parameters"], "original_max_position_embeddings": 64,
+        },
+    },
     "mixtral": {},
     "mixtral-a-window-tied-bf16": {
         "sliding_window": 40, "num_key_value_heads": 2, "num_experts_per_tok": 1,
