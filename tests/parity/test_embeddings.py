@@ -18,12 +18,14 @@ from embeddings import (
     write_modules,
 )
 from ggufs import write_gguf
+from manifests import changed
 from native_llms import with_library
 from parity import SAME
 from transformers import AutoModelForCausalLM
 
 from edgespec import LLM, export
-from edgespec.errors import ContextLengthError, InputError
+from edgespec.bundle import MANIFEST
+from edgespec.errors import BundleError, ContextLengthError, InputError
 from edgespec.export import ExportOptions
 from edgespec.llm.llm import inside
 from edgespec.tuning.calibrating import TextCalibration
@@ -225,6 +227,16 @@ def test_int4_is_near_the_original(tmp_path):
 
 
 # Refusals
+
+
+def test_vectors_of_another_size_than_the_manifest_says_are_refused(made, tmp_path):
+    folder, _ = made("qwen3-last")
+    bundle = copytree(folder / "bundle", tmp_path / "bundle")
+    text = changed((bundle / MANIFEST).read_text(), "roles.target.embedding.width", 32)
+    (bundle / MANIFEST).write_text(text)
+    reason = r"makes vectors of 64 numbers, and its manifest says 32: export it again"
+    with LLM(bundle, **PLAIN) as llm, pytest.raises(BundleError, match=reason):
+        llm.embed("x")
 
 
 @pytest.mark.parametrize(
