@@ -20,6 +20,7 @@ Each test gets an even share of the minutes that are left. Figures are medians o
 the least and the most. Tokens a second are those after a text's first, by wall time, and
 milliseconds a token by the processor time of the peer's process, which counts its waiting threads
 that spin. Where the processor tells what energy it takes (RAPL), there are joules a token, too.
+Tokens a round of the target are accepted ones and one more, where a peer tells how many those are.
 
 `--beside busy` keeps one core busy with another program meanwhile, as laptops are, and
 `--beside nothing,busy` measures both. `--quick` is a first look in 20 minutes: two short texts of
@@ -179,7 +180,8 @@ def _print(test: str, title: str, rows: Sequence[Row]) -> None:
     elif wait:
         header += ["processor s"]
     else:
-        header += ["processor ms a token", "joules a token", "as its own plain text"]
+        header += ["tokens a round", "processor ms a token", "joules a token"]
+        header += ["as its own plain text"]
     table = list[list[object]]()
     for row in rows:
         line: list[object] = [*row.way, row.texts, row.value, f"{row.least} to {row.most}"]
@@ -189,7 +191,8 @@ def _print(test: str, title: str, rows: Sequence[Row]) -> None:
         elif wait:
             line += [row.cpu]
         else:
-            line += [row.cpu, "-" if row.joules is None else row.joules, row.equal]
+            told = row.a_round, row.cpu, row.joules
+            line += [*("-" if each is None else each for each in told), row.equal]
         table.append(line)
     print_table(header, table)
 

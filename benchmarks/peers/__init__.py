@@ -8,6 +8,7 @@ imported on both sides, so what only the peer has is imported inside its functio
 * one class with `texts`, made of a `Loading`: `texts(prompts, new_tokens, temperature, seed, began,
   known)` returns the new tokens of each prompt, and calls `began()` when the first has come. It
   uses nothing of earlier texts, but for so many `known` tokens of the prompt, which it has read.
+  Where it can tell, `accepted` is how many drafted tokens are in the last texts.
 """
 
 from __future__ import annotations
@@ -96,6 +97,7 @@ class Made:
         cpu: all of it.
         joules: that the processor took meanwhile, other programs' share among them; None: it
             doesn't tell, or not this user.
+        accepted: drafted tokens among the new ones; None: the peer doesn't tell.
     """
 
     tokens: list[list[int]]
@@ -104,6 +106,7 @@ class Made:
     first_cpu: float
     cpu: float
     joules: float | None = None
+    accepted: int | None = None
 
 
 def joules_since(begin: Mapping[Path, int]) -> float | None:
@@ -338,7 +341,8 @@ class _Verbs:
         joules = joules_since(counters)
         first.append((seconds, cpu))  # of a peer that cannot tell
         whole = [list(map(int, each)) for each in tokens]
-        return asdict(Made(whole, first[0][0], seconds, first[0][1], cpu, joules))
+        accepted = getattr(self._model, "accepted", None)
+        return asdict(Made(whole, first[0][0], seconds, first[0][1], cpu, joules, accepted))
 
     def seconds(self, rows: int, length: int) -> float:
         assert self._model is not None, "load comes first"

@@ -27,7 +27,13 @@ SETTINGS = {
 
 
 class Model:
-    """A pipeline. By default it computes in bf16 where the CPU has it, and keeps keys in 8 bits."""
+    """A pipeline. By default it computes in bf16 where the CPU has it, and keeps keys in 8 bits.
+
+    Attributes:
+        accepted: see `peers`.
+    """
+
+    accepted: int | None = None
 
     def __init__(self, loading: Loading) -> None:
         import openvino_genai as genai
@@ -92,7 +98,10 @@ class Model:
         ids = np.array(prompts, np.int64)
         asked = genai.TokenizedInputs(openvino.Tensor(ids), openvino.Tensor(np.ones_like(ids)))
         streamer = [Streamer()] if len(prompts) == 1 else []
-        tokens: list[list[int]] = self._pipeline.generate(asked, config, *streamer).tokens
+        results = self._pipeline.generate(asked, config, *streamer)
+        metrics = results.extended_perf_metrics
+        self.accepted = metrics and metrics.get_num_accepted_tokens()
+        tokens: list[list[int]] = results.tokens
         return tokens
 
 

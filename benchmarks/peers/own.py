@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from edgespec import Result
     from peers import Loading
 
 REQUIREMENTS = ()
@@ -22,7 +23,13 @@ _SOURCES = {"plain": "none", "auto": "auto", "head": "auto", "draft": "model", "
 
 
 class Model:
-    """A GGUF file's own numbers, with its draft's or a head."""
+    """A GGUF file's own numbers, with its draft's or a head.
+
+    Attributes:
+        accepted: see `peers`.
+    """
+
+    accepted = 0
 
     def __init__(self, loading: Loading) -> None:
         from edgespec import LLM
@@ -54,14 +61,16 @@ class Model:
         if not known:
             self._llm.forget()
 
-        def text(prompt: list[int]) -> list[int]:
+        def text(prompt: list[int]) -> Result:
             stream = self._llm.stream(prompt, draft_source=self._source, **options)
             told = False
             for _ in stream:
                 if not told:
                     began()
                     told = True
-            return stream.result.tokens
+            return stream.result
 
         with ThreadPoolExecutor(len(prompts)) as threads:
-            return list(threads.map(text, prompts))
+            results = list(threads.map(text, prompts))
+        self.accepted = sum(result.accepted for result in results)
+        return [result.tokens for result in results]

@@ -34,6 +34,8 @@ class Row:
         cpu: milliseconds of processor time a token, or seconds of it to the first token.
         joules: a token; None: they were not told, or it is about the first.
         equal: how many texts are the way's peer's plain ones, such as 3 of 4.
+        a_round: tokens that a pass of the target gives behind the first, of all texts together;
+            None: it was not told, or it is about the first.
         begun: seconds to the first token of a first start, which makes what the others find.
     """
 
@@ -45,6 +47,7 @@ class Row:
     cpu: float
     joules: float | None
     equal: str
+    a_round: float | None = None
     begun: float | None = None
 
 
@@ -82,6 +85,7 @@ def row_of(
         round(median(costs), 3 if wait else 2),
         round(median(told), 2) if len(told) == len(values) else None,
         f"{sum(equal)} of {len(equal)}",
+        None if wait else _a_round(counted),
         round(median(begun), 3) if begun else None,
     )
 
@@ -122,6 +126,17 @@ def _ratios(way: Way, found: Mapping[str, Sequence[Row]], plain: bool) -> list[s
         times = own and ratio(own, peers_of(rows, plain), is_wait(test))
         cells.append("" if times is None else f"{times:.2f}")
     return cells
+
+
+def _a_round(texts: Iterable[Made]) -> float | None:
+    """Returns accepted tokens and one more, the mean of all rounds; None if some are not told."""
+    further = accepted = 0
+    for made in texts:
+        if made.accepted is None:
+            return None
+        further += sum(len(tokens) - 1 for tokens in made.tokens)
+        accepted += made.accepted
+    return round(further / (further - accepted), 2) if further > accepted else None
 
 
 _Numbers = tuple[float, float, float | None]

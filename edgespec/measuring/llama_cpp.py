@@ -45,9 +45,14 @@ class ServerOptions:
 class LlamaModel:
     """A loaded server, within this process.
 
+    Attributes:
+        accepted: how many drafted tokens are in the last texts.
+
     Raises:
         ImportError: xllamacpp is not installed.
     """
+
+    accepted = 0
 
     def __init__(self, loading: ServerOptions) -> None:
         import xllamacpp
@@ -101,19 +106,24 @@ class LlamaModel:
             "return_tokens": True,
         }
 
-        def text(prompt: list[int]) -> list[int]:
+        def text(prompt: list[int]) -> tuple[list[int], int]:
             tokens = list[int]()
+            accepted = 0
 
             def take(part: dict[str, Any]) -> None:
+                nonlocal accepted
                 if "error" in part:
                     raise RuntimeError(part["error"])
                 new = part["__verbose"]["tokens"]
                 if new and not tokens:
                     began()
                 tokens.extend(new)
+                accepted = part.get("timings", {}).get("draft_n_accepted", 0)  # of all, at the end
 
             self._server.handle_completions({"prompt": prompt, **options}, take)
-            return tokens
+            return tokens, accepted
 
         with ThreadPoolExecutor(len(prompts)) as threads:
-            return list(threads.map(text, prompts))
+            texts = list(threads.map(text, prompts))
+        self.accepted = sum(accepted for _, accepted in texts)
+        return [tokens for tokens, _ in texts]

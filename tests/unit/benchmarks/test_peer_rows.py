@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import sys
+from dataclasses import replace
 
 import pytest
 from checkout import BENCHMARKS
@@ -32,6 +33,12 @@ def test_a_row_has_medians_and_ranges_of_texts():
     found = row("code", OURS, made(1.0, 2.0, 4.0))
     assert (found.value, found.least, found.most) == (2.0, 1.0, 4.0)
     assert (found.cpu, found.texts, found.equal, found.joules) == (1000.0, 3, "3 of 3", None)
+
+
+@pytest.mark.parametrize(("accepted", "a_round"), [(0, 1.0), (6, 4.0), (None, None)])
+def test_tokens_a_round_are_told_where_accepted_ones_are(accepted, a_round):
+    texts = {task: replace(each, accepted=accepted) for task, each in made(1.0, tokens=9).items()}
+    assert row("code", OURS, texts).a_round == a_round
 
 
 def test_prompts_are_among_the_time_of_texts_at_once():

@@ -49,6 +49,7 @@ def test_a_peer_in_its_process_makes_texts_alone_and_at_once(tmp_path):
         assert [len(text) for text in both.tokens] == [12, 12]
         assert 0 < alone.first <= alone.seconds
         assert 0 < alone.first_cpu <= alone.cpu
+        assert 0 <= alone.accepted < 12
 
 
 def test_what_goes_wrong_in_a_peer_is_a_reason(tmp_path):
