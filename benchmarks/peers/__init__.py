@@ -68,7 +68,8 @@ class Loading:
         folder: where the peer keeps models in its own format; empty: it has none of its own.
         checkpoint: folder of the target's checkpoint, for peers that read no GGUF files.
         draft_checkpoint: folder of the draft's.
-        head: folder of a draft head, which edgespec drafts with in the draft's place.
+        head: draft head that a text is drafted with in the draft's place: for edgespec as it was
+            given, for others a GGUF file, see `peers.head_file`; None: in other settings.
         keeps: whether texts may use what earlier ones have computed.
     """
 

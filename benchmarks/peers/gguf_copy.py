@@ -20,21 +20,36 @@ def rewrite(reader: Any, output: Path, made: Callable[[Any], tuple[Any, Any]]) -
     import gguf
     import numpy as np
 
-    fields = reader.fields
     partial = output.with_suffix(".partial")
-    architecture = fields["general.architecture"].contents()
+    architecture = reader.fields["general.architecture"].contents()
     writer = gguf.GGUFWriter(partial, architecture, use_temp_file=True)
-    for name, field in fields.items():
-        if not name.startswith("GGUF.") and name != "general.architecture":
-            kind, of = [*field.types, None][:2]
-            writer.add_key_value(name, field.contents(), kind, of)
+    copy_facts(reader, writer)
     for tensor in reader.tensors:
         values, kind = made(tensor)
         if kind == gguf.GGMLQuantizationType.F16:
             values = values.astype(np.float16)
         writer.add_tensor(tensor.name, np.ascontiguousarray(values), raw_dtype=kind)
+    finish(writer)
+    partial.rename(output)
+
+
+def copy_facts(reader: Any, writer: Any, of: str = "") -> None:
+    """Adds the facts of a file to one that is written.
+
+    Args:
+        reader: the `gguf.GGUFReader` of the file.
+        writer: the `gguf.GGUFWriter`, which knows its architecture.
+        of: what their names begin with.
+    """
+    for name, field in reader.fields.items():
+        if name.startswith(of) and not name.startswith("GGUF.") and name != "general.architecture":
+            kind, each = [*field.types, None][:2]
+            writer.add_key_value(name, field.contents(), kind, each)
+
+
+def finish(writer: Any) -> None:
+    """Writes all that was added to a `gguf.GGUFWriter`."""
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
-    partial.rename(output)

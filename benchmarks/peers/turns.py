@@ -18,6 +18,7 @@ from edgespec.measuring.prompts import read_prompts
 from edgespec.models import load_checkpoint
 from edgespec.runtime.text.tokenizer import Tokenizer
 from peers import FILES, Loading, Made, Peer, PeerError, module_of
+from peers.heads import head_of, version_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -179,8 +180,8 @@ class Turns:
                 break
             name, _ = way
             tell(f"{' '.join(way)}: loading")
-            loading = self._loading(tasks, way, given.cache / "models" / name)
             try:
+                loading = self._loading(tasks, way, given.cache / "models" / name)
                 peer = stack.enter_context(Peer(name, loading, given.cache))
                 peer.texts([tasks[0].prompts[0][:_WARM_UP_PROMPT]], _WARM_UP_TOKENS)
             except PeerError as error:
@@ -192,6 +193,9 @@ class Turns:
     def _loading(self, tasks: Sequence[Task], way: Way, folder: Path) -> Loading:
         given = self.arguments
         cells, sequences = (max(map(of, tasks)) for of in (_cells, _sequences))
+        head = None
+        if way[1] == _HEAD:
+            head = str(head_of(way[0], given.head, given.model, given.cache / "models"))
         return Loading(
             target=str(given.model),
             draft=given.draft and str(given.draft),
@@ -202,7 +206,7 @@ class Turns:
             folder=str(folder),
             checkpoint=given.checkpoint and str(given.checkpoint),
             draft_checkpoint=given.draft_checkpoint and str(given.draft_checkpoint),
-            head=given.head and str(given.head),
+            head=head,
             keeps=any(task.known for task in tasks),
         )
 
@@ -222,10 +226,7 @@ class Turns:
         files = [
             file and f"{file.name}:{file.stat().st_size}" for file in (given.model, given.draft)
         ]
-        head = []
-        if way[1] == _HEAD:
-            weights = (given.head / "model.safetensors").stat()
-            head = [given.head.name, str(weights.st_size), str(weights.st_mtime_ns)]
+        head = version_of(given.head) if way[1] == _HEAD else []
         company = [task.beside] if task.beside != COMPANIES[0] else []
         settings = [task.repeat, *way, *head, *company]
         shape = [len(task.prompts), sum(map(sum, task.prompts)), task.new_tokens, task.temperature]
@@ -249,7 +250,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("model", type=Path, help="GGUF file that all read")
     parser.add_argument("--draft", type=Path, help="GGUF file of its draft")
     parser.add_argument(
-        "--head", type=Path, help="draft head, with which edgespec has one more setting"
+        "--head",
+        type=Path,
+        help="draft head (EAGLE-3 for others than edgespec), with which there is one more setting",
     )
     parser.add_argument(
         "--cache", type=Path, required=True, help="folder for environments and models, kept"

@@ -16,6 +16,7 @@ REQUIREMENTS = ("xllamacpp",)
 SETTINGS = {
     "plain": "Server.handle_completions",
     "draft": "COMMON_SPECULATIVE_TYPE_DRAFT_SIMPLE, its defaults",
+    "head": "COMMON_SPECULATIVE_TYPE_DRAFT_EAGLE3, its defaults",
     "lookup": "COMMON_SPECULATIVE_TYPE_NGRAM_SIMPLE, its defaults",
 }
 """Ways to decode, and how each is set up."""
@@ -32,6 +33,7 @@ class ServerOptions:
         threads: number of threads.
         context: tokens of all texts that are made at once.
         sequences: texts at once.
+        head: GGUF file of its draft head, for the setting `head`.
     """
 
     target: str
@@ -40,6 +42,7 @@ class ServerOptions:
     threads: int
     context: int
     sequences: int = 1
+    head: str | None = None
 
 
 class LlamaModel:
@@ -67,10 +70,11 @@ class LlamaModel:
         how.cpuparams.n_threads = how.cpuparams_batch.n_threads = loading.threads
         if loading.setting == "lookup":
             how.speculative.types = [kinds.COMMON_SPECULATIVE_TYPE_NGRAM_SIMPLE]
-        if loading.setting == "draft":
+        drafting = {"draft": ("SIMPLE", loading.draft), "head": ("EAGLE3", loading.head)}
+        if loading.setting in drafting:
             draft = how.speculative.draft
-            how.speculative.types = [kinds.COMMON_SPECULATIVE_TYPE_DRAFT_SIMPLE]
-            draft.mparams.path = loading.draft
+            kind, draft.mparams.path = drafting[loading.setting]
+            how.speculative.types = [getattr(kinds, f"COMMON_SPECULATIVE_TYPE_DRAFT_{kind}")]
             draft.cpuparams.n_threads = draft.cpuparams_batch.n_threads = loading.threads
         self._server = xllamacpp.Server(how)
 

@@ -44,7 +44,7 @@ class DraftHead:
             raise InputError(
                 f"draft_precision is {precision!r}: a head has one of {', '.join(PRECISIONS)}"
             )
-        load_head(path, _sizes(target))
+        load_head(path, target_sizes(target))
 
     @classmethod
     def of(
@@ -88,12 +88,16 @@ def _holds_head_of(draft: Path, target: Checkpoint | Path) -> bool:
     if checkpoint is None:
         return False
     decoder = checkpoint.decoder
-    sizes = _sizes(target)
+    sizes = target_sizes(target)
     return (len(decoder.layers), decoder.hidden_size) == (sizes.layers, sizes.hidden_size)
 
 
-def _sizes(target: Checkpoint | Path) -> TargetSizes:
-    """Returns what a head must agree with, of a checkpoint or a bundle."""
+def target_sizes(target: Checkpoint | Path) -> TargetSizes:
+    """Returns what a head must agree with, of a checkpoint or the folder of a bundle.
+
+    Raises:
+        InputError: if the target makes embeddings.
+    """
     if isinstance(target, Path):
         role = bundles.load(target).target
         check_drafted(role)

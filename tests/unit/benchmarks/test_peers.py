@@ -15,6 +15,7 @@ import psutil
 import pytest
 from checkout import BENCHMARKS
 
+from edgespec.errors import InputError
 from edgespec.models.embedded import BUNDLE
 from edgespec.runtime.text.tokenizer import Tokenizer
 
@@ -239,6 +240,21 @@ def test_a_head_is_a_setting_where_one_is_given(given, tmp_path):
     assert turns.ways_of(given, names) == [("edgespec", "plain"), ("edgespec", "auto")]
     given.head = given.draft = tmp_path
     assert [setting for _, setting in turns.ways_of(given, names)] == list(names)
+    given.peers = ["xllamacpp", "ik_llama.cpp", "openvino-genai"]
+    drafting = [name for name, setting in turns.ways_of(given, ("head",))]
+    assert drafting == ["xllamacpp"]
+
+
+def test_a_head_that_peers_cannot_read_is_a_reason(told, tmp_path):
+    told.head = tmp_path / "head"
+    with pytest.raises(InputError, match="No such file or directory: give the folder of a head"):
+        turns.Turns(told).run([turns.Task("code", 0, (PROMPT,), 5)], [("edgespec", "head")])
+    told.head.mkdir()
+    (told.head / "model.safetensors").touch()
+    done = turns.Turns(told)
+    done.run([turns.Task("code", 0, (PROMPT,), 5)], [("edgespec", "head"), ("xllamacpp", "head")])
+    assert [way for _, way in done.made] == [("edgespec", "head")]
+    assert str(told.model) in done.failures["xllamacpp head"]
 
 
 def test_a_program_keeps_a_core_busy_until_texts_are_made():

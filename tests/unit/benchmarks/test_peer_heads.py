@@ -1,0 +1,106 @@
+"""Draft heads in the form in which peers read them: what is written says the same as the head."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+
+import gguf
+import numpy as np
+import pytest
+from checkout import BENCHMARKS
+from checkpoints import make_checkpoint
+from ggufs import write_gguf
+from heads import write_head
+
+from edgespec.export.heads.draft_head import target_sizes
+from edgespec.models import load_checkpoint
+from edgespec.models.heads.opening import load_head
+
+pytestmark = pytest.mark.slow
+
+sys.path.append(str(BENCHMARKS))  # last: names of ours come first
+
+peers, heads = map(importlib.import_module, ("peers", "peers.heads"))
+
+
+@pytest.fixture(scope="module")
+def target(tmp_path_factory):
+    """A random target of eight layers, and its GGUF file."""
+    folder = tmp_path_factory.mktemp("target")
+    model = make_checkpoint(folder, "llama", num_hidden_layers=8)
+    write_gguf(folder, folder / "model.gguf")
+    return model, folder / "model.gguf"
+
+
+@pytest.fixture(scope="module", params=[False, True], ids=["speculators", "flat"])
+def written(request, target, tmp_path_factory):
+    """A random head, its weights and config, and the file that was written."""
+    model, file = target
+    folder = tmp_path_factory.mktemp("written")
+    residual = not request.param
+    weights, config = write_head(
+        folder / "head", model.config, flat=request.param, norm_before_residual=residual
+    )
+    found = heads.head_of("llama.cpp", folder / "head", file, folder)
+    return folder / "head", weights, config, found
+
+
+def opened(path, file):
+    return load_head(path, target_sizes(load_checkpoint(file)))
+
+
+def test_a_written_head_is_the_head(written, target):
+    folder, _, _, found = written
+    before, after = (opened(each, target[1]) for each in (folder, found))
+    assert after.head.taps == before.head.taps
+    assert after.head.layer.norm_before_residual == before.head.layer.norm_before_residual
+    assert after.head.norm.eps == pytest.approx(before.head.norm.eps)
+    np.testing.assert_allclose(after.head.rope.inv_freq, before.head.rope.inv_freq, rtol=1e-5)
+    np.testing.assert_array_equal(after.ids, before.ids)
+    assert after.head.tensors() == before.head.tensors()
+    for name in before.head.tensors():
+        values = before.tensors.read(name)
+        most = np.abs(values).max() / 127 if values.ndim > 1 else 1e-6
+        np.testing.assert_allclose(after.tensors.read(name), values, atol=most)
+
+
+def test_its_file_has_the_names_and_shapes_of_llama_cpp(written, target):
+    reader = gguf.GGUFReader(written[-1])
+    facts = {name: field.contents() for name, field in reader.fields.items()}
+    config = target[0].config
+    hidden, dims = config.hidden_size, config.head_dim
+    queries, keys = config.num_attention_heads * dims, config.num_key_value_heads * dims
+    assert facts["general.architecture"] == "eagle3"
+    assert facts["eagle3.target_layers"] == [2, 4, 5]
+    assert facts["eagle3.target_hidden_size"] == hidden
+    assert len(facts["tokenizer.ggml.tokens"]) == len(
+        gguf.GGUFReader(target[1]).fields["tokenizer.ggml.tokens"].contents()
+    )
+    found = {each.name: (tuple(each.shape), each.tensor_type.name) for each in reader.tensors}
+    assert found["fc.weight"] == ((3 * hidden, hidden), "Q8_0")
+    assert found["blk.0.attn_q.weight"] == ((2 * hidden, queries), "Q8_0")
+    assert found["blk.0.attn_k.weight"] == ((2 * hidden, keys), "Q8_0")
+    assert found["blk.0.attn_norm_2.weight"] == ((hidden,), "F32")
+    assert found["output.weight"] == ((hidden, 96), "Q8_0")
+    assert found["d2t"] == ((96,), "I64")
+    assert len(found) == 14
+
+
+@pytest.mark.parametrize(
+    ("changes", "named"),
+    [
+        ({"edgespec_fusion": "gated"}, "fusion_gate"),
+        ({"fc_norm": True}, r"fc_norm\.0"),
+        ({"norm_output": True}, r"\(2, 4, 5\)"),
+        ({"eagle_config": {"eagle_aux_hidden_state_layer_ids": [0, 3]}}, r"\(1, 4\)"),
+    ],
+    ids=str,
+)
+def test_heads_of_other_kinds_are_left_to_edgespec(target, tmp_path, changes, named):
+    model, file = target
+    write_head(tmp_path / "head", model.config, **changes)
+    with pytest.raises(peers.PeerError, match=f"{named}.*train-draft --kind eagle3"):
+        heads.head_of("llama.cpp", tmp_path / "head", file, tmp_path)
+    assert heads.head_of("edgespec", tmp_path / "head", file, tmp_path) == tmp_path / "head"
+    assert not list(tmp_path.glob("*.gguf"))
