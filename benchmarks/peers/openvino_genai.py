@@ -6,7 +6,9 @@ are given to it in Q4_1.
 
 from __future__ import annotations
 
+import shutil
 import sys
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +24,7 @@ _DRAFTED, _NGRAM = 5, 3  # as in its samples
 SETTINGS = {
     "plain": "LLMPipeline without prefix caching",
     "draft": f"draft_model, {_DRAFTED} tokens",
+    "head": f"draft_model in EAGLE-3 mode, {_DRAFTED} tokens",
     "lookup": f"prompt_lookup, {_DRAFTED} tokens, n-grams to {_NGRAM}",
 }
 
@@ -46,10 +49,15 @@ class Model:
         how: dict[str, Any] = {"scheduler_config": scheduler, **threads}
         if loading.setting == "lookup":
             how["prompt_lookup"] = True
+        target = _converted(loading.target, loading.folder)
+        draft = None
         if loading.setting == "draft":
             draft = _converted(loading.draft, loading.folder)
+        elif loading.setting == "head":
+            target, draft = _with_head(target, loading.head)
+        if draft is not None:
             how["draft_model"] = genai.draft_model(draft, "CPU", **threads)
-        self._pipeline = genai.LLMPipeline(_converted(loading.target, loading.folder), "CPU", **how)
+        self._pipeline = genai.LLMPipeline(target, "CPU", **how)
         self._setting = loading.setting
 
     def texts(
@@ -119,6 +127,24 @@ def _converted(file: str | None, folder: str) -> str:
         _make_readable(Path(file), readable)
         genai.LLMPipeline(str(readable), "CPU", enable_save_ov_model=True)
     return str(place)
+
+
+def _with_head(target: str, head: str) -> tuple[str, str]:
+    """Returns the folders of the target with other names, and of the head's own model."""
+    from peers.openvino_head import write_openvino_head, write_openvino_target
+
+    plain, file = Path(target), Path(head)
+    named, drafting = plain.with_name(f"{plain.name}-named"), plain.with_name(file.stem)
+    for folder, write in (
+        (named, partial(write_openvino_target, plain)),
+        (drafting, partial(write_openvino_head, file, plain)),
+    ):
+        if not folder.exists():
+            begun = folder.with_name(f"{folder.name}.partial")
+            shutil.rmtree(begun, ignore_errors=True)
+            write(begun)
+            begun.rename(folder)
+    return str(named), str(drafting)
 
 
 def _make_readable(file: Path, output: Path) -> None:

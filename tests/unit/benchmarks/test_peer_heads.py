@@ -8,10 +8,11 @@ import sys
 import gguf
 import numpy as np
 import pytest
+import torch
 from checkout import BENCHMARKS
 from checkpoints import make_checkpoint
 from ggufs import write_gguf
-from heads import write_head
+from heads import HeadReference, write_head
 
 from edgespec.export.heads.draft_head import target_sizes
 from edgespec.models import load_checkpoint
@@ -21,7 +22,16 @@ pytestmark = pytest.mark.slow
 
 sys.path.append(str(BENCHMARKS))  # last: names of ours come first
 
-peers, heads = map(importlib.import_module, ("peers", "peers.heads"))
+peers, heads, openvino_head = map(
+    importlib.import_module, ("peers", "peers.heads", "peers.openvino_head")
+)
+
+# Neither activations nor keys are rounded, as they are by default.
+WHOLE = {
+    "INFERENCE_PRECISION_HINT": "f32",
+    "KV_CACHE_PRECISION": "f32",
+    "DYNAMIC_QUANTIZATION_GROUP_SIZE": 0,
+}
 
 
 @pytest.fixture(scope="module")
@@ -85,6 +95,47 @@ def test_its_file_has_the_names_and_shapes_of_llama_cpp(written, target):
     assert found["output.weight"] == ((hidden, 96), "Q8_0")
     assert found["d2t"] == ((96,), "I64")
     assert len(found) == 14
+
+
+def test_openvinos_model_of_it_computes_the_definition(written, target, tmp_path):
+    openvino = pytest.importorskip("openvino")
+    _, _, config, file = written
+    openvino_head.write_openvino_head(file, tmp_path, tmp_path / "head")
+    model = openvino.Core().read_model(tmp_path / "head/openvino_model.xml")
+    embedding = target[0].get_input_embeddings().weight.detach()
+    [lookup] = [
+        each
+        for each in model.get_ordered_ops()
+        if each.get_type_name() == "Gather"
+        and each.input(0).get_partial_shape() == openvino.PartialShape(list(embedding.shape))
+    ]
+    lookup.input(0).replace_source_output(openvino.opset13.constant(embedding.numpy()).output(0))
+    request = openvino.compile_model(model, "CPU", WHOLE).create_infer_request()
+    loaded = opened(file, target[1])
+    read = {
+        name.removeprefix("layers.0."): torch.tensor(loaded.tensors.read(name))
+        for name in loaded.head.tensors()
+    }
+    offsets = torch.tensor(loaded.ids) - torch.arange(len(loaded.ids))
+    reference = HeadReference({**read, "d2t": offsets}, config, embedding)
+    tokens = torch.tensor([5, 9, 20, 31, 7, 44])
+    features = torch.randn(6, 3 * embedding.shape[1], generator=torch.Generator().manual_seed(0))
+    sees = torch.ones(6, 6).tril().bool()
+    expected, _ = reference.step(tokens, reference.fuse(features), torch.arange(6), sees)
+    for place in range(6):
+        request.infer(
+            {
+                "input_ids": tokens[None, place : place + 1].numpy(),
+                "hidden_states": features[None, place : place + 1].numpy(),
+                "attention_mask": np.ones((1, place + 1), np.int64),
+                "position_ids": np.array([[place]]),
+                "beam_idx": np.zeros(1, np.int32),
+            }
+        )
+        found = request.get_tensor("logits").data[0, 0]
+        np.testing.assert_allclose(found, expected[place], atol=1e-3, rtol=1e-3)
+    np.testing.assert_array_equal(request.get_tensor("d2t").data, offsets)
+    assert model.get_rt_info("hidden_layers_list").value == "1 3 4"
 
 
 @pytest.mark.parametrize(
