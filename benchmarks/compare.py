@@ -43,7 +43,7 @@ from typing import TYPE_CHECKING
 from common import count, exit_code, names, print_result, print_table
 from peers import PLAIN, is_installed, turns
 from peers.rows import START, Row, is_wait, overview, peers_of, ratio, row_of
-from peers.turns import COMPANIES, Task, Turns, Way, ways_of
+from peers.turns import COMPANIES, HEADS, Task, Turns, Way, ways_of
 from prompts import CHAT
 
 from edgespec.measuring.prompts import read_prompts
@@ -62,7 +62,7 @@ TESTS = {
     "second": "the first token of 100 further tokens, behind 1,000 that were read before",
     START: "from the start of the process to the first token",
 }
-_SPECULATING = ("auto", "head", "draft", "lookup")
+_SPECULATING = ("auto", *HEADS, "draft", "lookup")
 _FIRST = 1000
 _FURTHER = 100
 _SEVERAL = 8

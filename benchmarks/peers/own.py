@@ -16,10 +16,18 @@ SETTINGS = {
     "plain": "draft=none",
     "auto": "draft=auto",
     "head": "draft=auto, with the head in the draft's place",
+    "head-alone": "draft=head",
     "draft": "draft=model",
     "lookup": "lookup",
 }
-_SOURCES = {"plain": "none", "auto": "auto", "head": "auto", "draft": "model", "lookup": "lookup"}
+_SOURCES = {
+    "plain": "none",
+    "auto": "auto",
+    "head": "auto",
+    "head-alone": "head",
+    "draft": "model",
+    "lookup": "lookup",
+}
 
 
 class Model:
@@ -35,7 +43,7 @@ class Model:
         from edgespec import LLM
 
         self._source = _SOURCES[loading.setting]
-        drafter = loading.head if loading.setting == "head" else loading.draft
+        drafter = loading.head or loading.draft
         alone = self._source in ("none", "lookup")
         draft = self._source if alone or drafter is None else drafter
         self._llm = LLM(

@@ -23,6 +23,9 @@ from peers.heads import head_of, version_of
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
+HEADS = ("head", "head-alone")
+"""Settings in which a head drafts; alone where it otherwise drafts beside what else there is."""
+
 Way = tuple[str, str]
 """A peer's name and one of its settings."""
 
@@ -31,7 +34,6 @@ COMPANIES = ("nothing", "busy")
 
 _MARGIN = 64  # cells of a cache beyond the texts, for drafts
 _WARM_UP_PROMPT, _WARM_UP_TOKENS = 64, 8
-_HEAD = "head"  # the setting
 _SEED = 1  # of all texts: a prompt's text is the same alone and beside others
 
 
@@ -194,7 +196,7 @@ class Turns:
         given = self.arguments
         cells, sequences = (max(map(of, tasks)) for of in (_cells, _sequences))
         head = None
-        if way[1] == _HEAD:
+        if way[1] in HEADS:
             head = str(head_of(way[0], given.head, given.model, given.cache / "models"))
         return Loading(
             target=str(given.model),
@@ -226,7 +228,7 @@ class Turns:
         files = [
             file and f"{file.name}:{file.stat().st_size}" for file in (given.model, given.draft)
         ]
-        head = version_of(given.head) if way[1] == _HEAD else []
+        head = version_of(given.head) if way[1] in HEADS else []
         company = [task.beside] if task.beside != COMPANIES[0] else []
         settings = [task.repeat, *way, *head, *company]
         shape = [len(task.prompts), sum(map(sum, task.prompts)), task.new_tokens, task.temperature]
@@ -283,7 +285,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def ways_of(arguments: argparse.Namespace, settings: Sequence[str]) -> list[Way]:
     """Returns those ways of the peers that settings name, but for drafts that are not given."""
-    given = {"draft": arguments.draft, _HEAD: arguments.head}
+    given = {"draft": arguments.draft, **dict.fromkeys(HEADS, arguments.head)}
     missing = [setting for setting, file in given.items() if file is None]
     return [
         (name, setting)

@@ -236,7 +236,7 @@ def test_a_first_look_leaves_out_what_is_not_installed(told, monkeypatch, capsys
 
 
 def test_a_head_is_a_setting_where_one_is_given(given, tmp_path):
-    names = ("plain", "auto", "head", "draft")
+    names = ("plain", "auto", *turns.HEADS, "draft")
     assert turns.ways_of(given, names) == [("edgespec", "plain"), ("edgespec", "auto")]
     given.head = given.draft = tmp_path
     assert [setting for _, setting in turns.ways_of(given, names)] == list(names)
