@@ -31,7 +31,12 @@ if TYPE_CHECKING:
 _WANTED = ["*.safetensors", "*.json", "*.jinja", TIKTOKEN_FILE]
 # Mistral's repositories contain all weights twice; subfolders contain other formats.
 _UNWANTED = ["consolidated*", "*/*"]
-_POOLING = ["*_Pooling/config.json"]  # of an embedding model, see `models/pooled.py`
+# Of what follows the transformer in sentence-transformers' files, see `models/pooled.py`.
+_STEPS = [
+    "*_Pooling/config.json",
+    "*_Dense/config.json",
+    "*_Dense/model.safetensors",
+]
 _PATIENCE = 10.0  # seconds until a repository has told its files
 _CACHED = re.compile(r"models--(.+?)--(.+)")
 
@@ -82,7 +87,7 @@ def resolve_checkpoint(source: str, progress: Progress | None = None) -> Path:
         listed = file_sizes(source) or _names_in(folder)
         if (chosen := _gguf_of(source, listed)) is not None:
             return _download_file(source, chosen, listed, how)
-    return download(source, _POOLING, (), how) if (folder / MODULES).is_file() else folder
+    return download(source, _STEPS, (), how) if (folder / MODULES).is_file() else folder
 
 
 def download(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from fnmatch import fnmatch
 from shutil import copytree
 
 import huggingface_hub
@@ -19,6 +20,12 @@ from edgespec import export
 from edgespec.bundle import MANIFEST
 from edgespec.errors import InputError
 from edgespec.export import ExportOptions, resolve_checkpoint
+
+LATER_FILES = (
+    "1_Pooling/config.json",
+    "2_Dense/config.json",
+    "2_Dense/model.safetensors",
+)
 
 
 @pytest.fixture(scope="module")
@@ -145,7 +152,7 @@ def test_commands_about_texts_refuse_the_bundle(cli, made, tmp_path, command):
     assert "makes embeddings, and no text" in done.err
 
 
-def test_the_hubs_folder_of_the_pooling_is_fetched_too(monkeypatch, tmp_path):
+def test_the_hubs_folders_of_later_steps_are_fetched_too(monkeypatch, tmp_path):
     asked = []
 
     def download(_repository, allow_patterns, ignore_patterns):
@@ -157,4 +164,8 @@ def test_the_hubs_folder_of_the_pooling_is_fetched_too(monkeypatch, tmp_path):
     assert len(asked) == 1
     (tmp_path / "modules.json").write_text("[]")
     assert resolve_checkpoint("owner/name") == tmp_path
-    assert asked[-1] == (["*_Pooling/config.json"], [])
+    wanted, unwanted = asked[-1]
+    for name in LATER_FILES:
+        assert any(fnmatch(name, each) for each in wanted)
+    assert not any(fnmatch("onnx/model.safetensors", each) for each in wanted)
+    assert not unwanted
