@@ -22,6 +22,7 @@ from edgespec.models.heads import nextn
 from edgespec.models.named import TOWER
 from edgespec.models.opened import CHAT_TEMPLATE, TOKENIZER_FILES, CheckpointParts
 from edgespec.models.pooled import UNTOLD, PoolingConfig, read_pooled
+from edgespec.models.ranking import answered
 from edgespec.models.sampling import asked_sampling
 from edgespec.models.vision.reading import read_tower
 from edgespec.models.vision.text_part import COMPOSITES, text_fields, text_group, text_name
@@ -98,7 +99,8 @@ def load_checkpoint(path: Path) -> Checkpoint:
     opened = open_gguf(path) if path.is_file() else _open_folder(path)
     fields = opened.fields
     files = opened.tokenizer_files
-    if opened.pooled is not None:
+    answers = () if opened.pooled is None else opened.pooled.answers
+    if opened.pooled is not None and not answers:
         fields = fields.changed(tie_word_embeddings=True)  # no output projection is read
     architecture = architecture_of(fields)
     generation = _parsed(path, files, "generation_config.json")
@@ -117,6 +119,9 @@ def load_checkpoint(path: Path) -> Checkpoint:
             "it writes no text: add sentence-transformers' modules.json and pooling, or name the "
             "pooling_type of a GGUF file",
         )
+    if answers:
+        decoder, tensors = answered(fields, decoder, tensors, answers)
+        _require_template(path, files)
     _check_tensors(fields, decoder, tensors)
     _log_unused(path, decoder, tensors, architecture.beside)
     return Checkpoint(
@@ -161,6 +166,14 @@ def _embedding(fields: ConfigFields, decoder: Decoder, pooled: PoolingConfig) ->
         dense=decoder.dense + pooled.dense,
         scorer=pooled.scorer or decoder.scorer,
     )
+
+
+def _require_template(path: Path, files: Mapping[str, str]) -> None:
+    """Refuses a model that ranks pairs in a chat template, and has none."""
+    if not (chat_template(path, files) or "").strip():
+        raise CheckpointError(
+            f"{path} ranks texts by its chat template, which is missing: download it again"
+        )
 
 
 def _typed(fields: ConfigFields) -> ConfigFields:

@@ -1,8 +1,10 @@
-"""Reads what sentence-transformers says of a checkpoint that makes embeddings.
+"""Reads what sentence-transformers says of a checkpoint that makes embeddings, or ranks texts.
 
-Its files are those of `SentenceTransformer.save_pretrained`: `modules.json` names the steps (the
-transformer, a pooling, perhaps a normalization), and a folder for each has its config
-(https://sbert.net/docs/sentence_transformer/usage/custom_models.html).
+Its files are those of `SentenceTransformer.save_pretrained` and `CrossEncoder.save_pretrained`:
+`modules.json` names the steps (the transformer, a pooling, perhaps a normalization; or the
+transformer, and a score of its logits), and a folder for each has its config
+(https://sbert.net/docs/sentence_transformer/usage/custom_models.html and
+https://sbert.net/docs/cross_encoder/usage/custom_models.html).
 """
 
 from __future__ import annotations
@@ -12,7 +14,14 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from edgespec.bundle.manifest import FIRST_TOKEN, LAST_TOKEN, MEAN, Embedding, Reranking
+from edgespec.bundle.manifest import (
+    FIRST_TOKEN,
+    LAST_TOKEN,
+    MEAN,
+    Embedding,
+    PairMessages,
+    Reranking,
+)
 from edgespec.errors import CheckpointError, UnsupportedModelError
 from edgespec.models.fields import ConfigFields, read_checkpoint_text
 from edgespec.models.layers.decoder import Dense
@@ -37,6 +46,9 @@ _ACTIVATIONS: Mapping[str, PlainActivation | None] = {
 }
 _MODES = "pooling_mode_"  # fields of a pooling's config with a flag for each mode
 _FIRST, _DENSE, _LAST = ("Transformer", "Pooling"), "Dense", "Normalize"
+_ANSWERED = ("Transformer", "LogitScore")  # steps of a model that ranks
+_OPENING = "add_generation_prompt"
+_IDS = 2**31  # more than any vocabulary has
 
 
 @dataclass(frozen=True)
@@ -50,6 +62,8 @@ class PoolingConfig:
         dense: What rows become before they are pooled; sentence-transformers has it behind the
             pooling, which makes no difference to one row, or to a mean where nothing is activated.
         scorer: What makes scores, where the model's description does not say it.
+        answers: Tokens whose logits are the scores, of a model that ranks by them: that of how well
+            a text answers, and perhaps that of how badly; empty: there are none.
     """
 
     embedding: Embedding | None
@@ -57,6 +71,7 @@ class PoolingConfig:
     ranking: Reranking | None = None
     dense: tuple[Dense, ...] = ()
     scorer: Scorer | None = None
+    answers: tuple[int, ...] = ()
 
     @property
     def modules(self) -> tuple[str, ...]:
@@ -84,22 +99,29 @@ def read_pooled(folder: Path) -> PoolingConfig | None:
     kinds = tuple(kind for kind, _ in steps)
     dense = [place for kind, place in steps if kind == _DENSE]
     normalized = kinds[-1:] == (_LAST,)
-    if kinds != (*_FIRST, *(_DENSE for _ in dense), *(_LAST for _ in range(normalized))):
+    vectors = (*_FIRST, *(_DENSE for _ in dense), *(_LAST for _ in range(normalized)))
+    if kinds not in (vectors, _ANSWERED):
         raise UnsupportedModelError(
             f"{folder / MODULES}: the steps {' and '.join(kinds) or '(none)'} are not supported: "
-            "use a model whose steps are Transformer and Pooling, and perhaps Dense and Normalize"
+            "use a model whose steps are Transformer and Pooling, and perhaps Dense and Normalize, "
+            "or Transformer and LogitScore"
         )
     if steps[0][1]:
         raise UnsupportedModelError(
             f"{folder / MODULES}: the transformer is in the folder {steps[0][1]!r}, which is not "
             "supported: save the model again with a recent sentence-transformers"
         )
-    pooling = _pooling(ConfigFields.read(folder / steps[1][1] / "config.json"))
     limits = _optional(folder / "sentence_bert_config.json")
     if limits.flag("do_lower_case"):
         raise limits.unsupported("do_lower_case", "use a model that reads capitals")
     length = limits.integer("max_seq_length") if limits.get("max_seq_length") is not None else None
     prompts, usual = _prompts(_optional(folder / "config_sentence_transformers.json"))
+    second = ConfigFields.read(folder / steps[1][1] / "config.json")
+    if kinds == _ANSWERED:
+        messages = PairMessages(_opened(limits), prompts.get(usual, ""))
+        ranking = Reranking(LAST_TOKEN, messages=messages)
+        return PoolingConfig(None, length, ranking, answers=_answers(second))
+    pooling = _pooling(second)
     files = {each: ConfigFields.read(folder / each / "config.json") for each in dense}
     layers = tuple(_dense(found, each, pooling) for each, found in files.items())
     embedding = Embedding(pooling, normalized, prompts, usual)
@@ -158,6 +180,22 @@ def _pooling(fields: ConfigFields) -> str:
     if pooling == MEAN and fields.get("include_prompt") is False:
         raise fields.unsupported("include_prompt", "use a model whose mean includes its prompts")
     return pooling
+
+
+def _opened(limits: ConfigFields) -> bool:
+    """Returns whether a chat template is asked for the opening of an answer, too."""
+    given = limits.group("processing_kwargs").group("chat_template")
+    others = {name: (None,) for name in given.values if name != _OPENING}
+    given.only(others, "use a model whose chat template is given nothing else")
+    return given.flag(_OPENING)
+
+
+def _answers(fields: ConfigFields) -> tuple[int, ...]:
+    """Returns the tokens whose logits are scores, see `PoolingConfig`."""
+    names = ["true_token_id", "false_token_id"]
+    if fields.get(names[1]) is None:
+        del names[1]
+    return tuple(fields.token(name, _IDS) for name in names)
 
 
 def _prompts(fields: ConfigFields) -> tuple[dict[str, str], str]:

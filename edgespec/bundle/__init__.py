@@ -40,6 +40,7 @@ from edgespec.bundle.manifest import (
     Growth,
     Manifest,
     Native,
+    PairMessages,
     PoolShape,
     Precision,
     Reranking,

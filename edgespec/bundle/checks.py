@@ -191,7 +191,9 @@ def _of_embedding(manifest: Manifest) -> Iterator[_Check]:
         if (ranking := role.ranking) is not None:
             place = f"roles.{name}.ranking"
             yield place, ranking, alone and role.embedding is None
-            poolings = (LAST_TOKEN,) if ranking.template else POOLINGS
+            written = bool(ranking.template) + (ranking.messages is not None)
+            yield f"{place}.template", ranking.template, written < 2
+            poolings = (LAST_TOKEN,) if written else POOLINGS
             yield f"{place}.pooling", ranking.pooling, ranking.pooling in poolings
 
 

@@ -133,6 +133,20 @@ class Embedding:
 
 
 @dataclass(frozen=True)
+class PairMessages:
+    """How a chat template writes a query and a document: as messages of roles of these names.
+
+    Attributes:
+        opened: whether the text ends with the opening of an answer.
+        instruction: what a system says before them, if no other instruction is given; empty: there
+            is no such message.
+    """
+
+    opened: bool
+    instruction: str = field(default="", metadata=LEFT_OUT)
+
+
+@dataclass(frozen=True)
 class Reranking:
     """How a model that ranks scores a text for a query.
 
@@ -142,10 +156,12 @@ class Reranking:
             well the text answers the query, of two the second is how badly.
         template: what is read, with `{query}` and `{document}` in places of theirs; empty: the pair
             that the tokenizer makes of both.
+        messages: how the chat template writes both instead; None: it does not.
     """
 
     pooling: str
     template: str = field(default="", metadata=LEFT_OUT)
+    messages: PairMessages | None = field(default=None, metadata=LEFT_OUT)
 
     def __str__(self) -> str:
         if self.pooling == MEAN:

@@ -371,8 +371,9 @@ class LLM(Unpicklable):
             query: the query.
             documents: the documents; of one that does not fit the context, the end is left out.
             top_n: number of documents to return; None: all.
-            instruction: what a model that writes text, or Qwen3-Reranker, is to judge by; None:
-                whether the document answers a web search.
+            instruction: what a model that writes text, or one that reads an instruction such as
+                Qwen3-Reranker, is to judge by; None: whether the document answers a web search, or
+                what the model's files say.
 
         Returns:
             The best documents first: their numbers and scores from 0 to 1.

@@ -10,7 +10,7 @@ from types import NoneType
 
 import numpy as np
 
-from edgespec.bundle import LAST_TOKEN, MEAN, PART
+from edgespec.bundle import LAST_TOKEN, MEAN, PART, PairMessages
 from edgespec.errors import ContextLengthError, InputError, reason
 from edgespec.llm.instance import ModelInstance
 from edgespec.llm.pooling import Check, Row, TextRows, TextTokens
@@ -30,6 +30,7 @@ _JUDGE = (
 _ASKED = "<Instruct>: {}\n<Query>: {}\n<Document>: {}"
 _ANSWERS = "yes", "no"
 _PLACES = re.compile(rf"\{{query\}}|\{{document\}}|{re.escape(INSTRUCTION)}")
+_UNREAD = "the model reads no instruction: leave instruction out"
 _MARGIN = 8  # tokens that a text may have more behind a cut than its part had
 
 
@@ -70,9 +71,12 @@ class RankForm(ABC):
             ContextLengthError: if the query leaves no room for a document.
         """
 
-    @abstractmethod
     def logit(self, row: Row) -> float:
-        """Returns the logit of a score, from what the model gives for the row."""
+        """Returns the logit of a score, from what the model gives for the row.
+
+        That is how well a text answers, and perhaps how badly.
+        """
+        return float(row[0] - row[1:].sum())
 
     def refuse(self, tokens: int) -> None:
         """Says that a query of so many tokens leaves no room.
@@ -101,10 +105,6 @@ class PairForm(RankForm):
             self.refuse(len(ids))
         return TextTokens(ids, {PART: np.array(parts, np.int64)})
 
-    def logit(self, row: Row) -> float:
-        """See `RankForm`."""
-        return float(row[0])
-
 
 class WrittenForm(RankForm):
     """Query and document within words around them."""
@@ -131,7 +131,7 @@ class WrittenForm(RankForm):
 
 
 class TemplateForm(WrittenForm):
-    """The template of a model that makes scores: how well a text answers, and perhaps how badly."""
+    """The template of a model that makes scores."""
 
     def __init__(self, loaded: ModelInstance, template: str, instruction: str) -> None:
         super().__init__(loaded)
@@ -143,9 +143,35 @@ class TemplateForm(WrittenForm):
         given = {"{query}": query, "{document}": document, INSTRUCTION: self._instruction}
         return _PLACES.sub(lambda found: given[found[0]], self._template)
 
-    def logit(self, row: Row) -> float:
-        """See `RankForm`."""
-        return float(row[0] - row[1:].sum())
+
+class MessagesForm(WrittenForm):
+    """The chat template of a model that makes scores, which writes a query and a document.
+
+    Raises:
+        InputError: if it leaves out a part of what it is given.
+    """
+
+    def __init__(
+        self, loaded: ModelInstance, messages: PairMessages, instruction: str | None
+    ) -> None:
+        super().__init__(loaded)
+        self._opened = messages.opened
+        asked = messages.instruction if instruction is None else instruction
+        self._before = [{"role": "system", "content": asked}] if asked else []
+        text = self.written("(query)", "(document)")
+        if not all(each in text for each in ("(query)", "(document)")):
+            raise InputError(
+                "the model's chat template leaves out a query or a document: use a reranker whose "
+                "template reads messages of these roles"
+            )
+        if (instruction or "").strip() not in text:
+            raise InputError(_UNREAD)
+
+    def written(self, query: str, document: str) -> str:
+        """See `WrittenForm`."""
+        pair = [{"role": "query", "content": query}, {"role": "document", "content": document}]
+        tokenizer = self.loaded.tokenizer
+        return tokenizer.chat([*self._before, *pair], add_generation_prompt=self._opened)
 
 
 class ChatForm(WrittenForm):
@@ -205,17 +231,7 @@ class Reranker(Unpicklable):
                 "the model makes embeddings, and ranks no texts: use a bundle of a reranker, or "
                 "of a model that writes text"
             )
-        ranking = target.ranking
-        if instruction is not None and ranking is not None and INSTRUCTION not in ranking.template:
-            raise InputError("the model reads no instruction: leave instruction out")
-        asked = INSTRUCTION if instruction is None else instruction
-        self._form: RankForm
-        if ranking is None:
-            self._form = ChatForm(loaded, asked)
-        elif ranking.template:
-            self._form = TemplateForm(loaded, ranking.template, asked)
-        else:
-            self._form = PairForm(loaded, ranking.pooling)
+        self._form = _form(loaded, instruction)
         pooling = self._form.pooling
         self._rows = TextRows(loaded, pooling, alone=pooling == MEAN)
 
@@ -252,6 +268,21 @@ class Reranker(Unpicklable):
         small = np.exp(-np.abs(values))
         found: Floats = (np.where(values < 0, small, 1.0) / (1 + small)).astype(np.float32)
         return found
+
+
+def _form(loaded: ModelInstance, instruction: str | None) -> RankForm:
+    """Returns how a model that ranks or writes text is asked."""
+    ranking = loaded.bundle.target.ranking
+    asked = INSTRUCTION if instruction is None else instruction
+    if ranking is None:
+        return ChatForm(loaded, asked)
+    if ranking.messages is not None:
+        return MessagesForm(loaded, ranking.messages, instruction)
+    if instruction is not None and INSTRUCTION not in ranking.template:
+        raise InputError(_UNREAD)
+    if ranking.template:
+        return TemplateForm(loaded, ranking.template, asked)
+    return PairForm(loaded, ranking.pooling)
 
 
 def by_score(scores: Floats, most: int | None = None) -> list[RankedDocument]:

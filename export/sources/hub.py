@@ -36,6 +36,7 @@ _STEPS = [
     "*_Pooling/config.json",
     "*_Dense/config.json",
     "*_Dense/model.safetensors",
+    "*_LogitScore/config.json",
 ]
 _PATIENCE = 10.0  # seconds until a repository has told its files
 _CACHED = re.compile(r"models--(.+?)--(.+)")

@@ -25,6 +25,7 @@ LATER_FILES = (
     "1_Pooling/config.json",
     "2_Dense/config.json",
     "2_Dense/model.safetensors",
+    "1_LogitScore/config.json",
 )
 
 
