@@ -47,6 +47,7 @@ from edgespec.models.families.ministral3 import Ministral3
 from edgespec.models.families.mistral4 import Mistral4
 from edgespec.models.families.mixtral import Mixtral
 from edgespec.models.families.modernbert import ModernBert
+from edgespec.models.families.mpnet import MpNet
 from edgespec.models.families.nemotron_h import NemotronH
 from edgespec.models.families.nomic_bert import NomicBert
 from edgespec.models.families.olmo2 import Olmo2
@@ -124,6 +125,7 @@ ARCHITECTURES: Mapping[str, type[Llama]] = {
     "mistral4": Mistral4,
     "mixtral": Mixtral,
     "modernbert": ModernBert,
+    "mpnet": MpNet,
     "nemotron_h": NemotronH,
     "new": NewGte,
     "nomic_bert": NomicBert,

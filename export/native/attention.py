@@ -16,6 +16,7 @@ from onnx import TensorProto
 from edgespec.bundle import SIGHT, PoolShape
 from edgespec.bundle.sublayers import rope_inputs
 from edgespec.export.graph_builder import NATIVE
+from edgespec.models.layers.distances import distance_buckets
 from edgespec.models.layers.elements import LayerNorm
 from edgespec.models.layers.sublayers import LatentAttention
 
@@ -133,7 +134,7 @@ def _tree_attention(
         "" if layer.sinks is None else native.vector(layer.sinks),
         key_scale,
         _sight(native, layer),
-        *([native.graph.constant(layer.slopes, np.float32)] if layer.slopes else []),
+        *_by_distance(native, layer),
         domain=NATIVE,
         heads=layer.heads,
         kv_heads=layer.kv_heads,
@@ -147,6 +148,15 @@ def _tree_attention(
         **({"chunked": 1} if layer.chunked else {}),
         **{name: float(norm.eps) for name, norm in eps.items() if norm is not None},
     )
+
+
+def _by_distance(native: LayerGraph, layer: Attention) -> list[str]:
+    """Declares what is taken off or added to scores by distance, if anything is."""
+    slopes = native.graph.constant(layer.slopes, np.float32) if layer.slopes else ""
+    if layer.nearness is None:
+        return [slopes] if slopes else []
+    added = native.read(layer.nearness)[distance_buckets()]
+    return [slopes, native.graph.constant(added.T, np.float32)]
 
 
 def _sight(native: LayerGraph, layer: Attention) -> str:

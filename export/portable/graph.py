@@ -46,7 +46,7 @@ _REPLACED = (
     *("write", "parent", "sequence", "context", "starts", SIGHT),
     *("recent_write", "recent", "recent_starts", "carry"),
 )
-_SLOPES = 15  # number of an input of TreeAttention
+_SLOPES = 15  # number of the first input of TreeAttention that is about distances
 _FOLLOWING = ("GatedDelta", "ShortConv", "StateSpace", "TreeAttention")  # operators that read them
 _POOLS = ("pool.", "scales.", "rows.", "states.")  # declared by who reads them
 
@@ -117,8 +117,10 @@ def _check(graph: onnx.GraphProto) -> None:
                 f"it has a {node.op_type}, which the CPU alone can run: load the model with device "
                 "cpu"
             )
-        if node.op_type == "TreeAttention" and len(node.input) > _SLOPES and node.input[_SLOPES]:
-            raise InputError("its attention has ALiBi, which the CPU alone can: use device cpu")
+        if node.op_type == "TreeAttention" and any(node.input[_SLOPES:]):
+            raise InputError(
+                "its attention scores by distance, which the CPU alone can: use device cpu"
+            )
 
 
 def _emit(low: Lowering, graph: onnx.GraphProto) -> None:

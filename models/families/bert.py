@@ -142,6 +142,12 @@ class Bert(Encoder):
         return Linear(f"{name}.weight", in_features, out_features, f"{name}.bias")
 
 
+def without_parts(decoder: Decoder) -> Decoder:
+    """Returns the description of a model that does not tell the parts of a text apart."""
+    assert decoder.token_rows is not None
+    return replace(decoder, token_rows=replace(decoder.token_rows, segments="", parts=(0, 0)))
+
+
 class JinaBert(Bert):
     """BERT whose scores fall with distance in place of learned places, with a gate in its MLP."""
 

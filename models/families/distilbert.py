@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING, ClassVar
 
-from edgespec.models.families.bert import Bert
+from edgespec.models.families.bert import Bert, without_parts
 from edgespec.models.families.encoder import Encoder
 
 if TYPE_CHECKING:
@@ -50,9 +49,7 @@ class DistilBert(Bert):
 
     def decoder(self) -> Decoder:
         """Returns the model's description."""
-        made = super().decoder()
-        assert made.token_rows is not None
-        return replace(made, token_rows=replace(made.token_rows, segments="", parts=(0, 0)))
+        return without_parts(super().decoder())
 
     def scorer(self) -> Scorer:
         """See `Encoder`: its own scorers have an activation that is not implemented."""

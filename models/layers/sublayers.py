@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from edgespec.bundle.sublayers import CAUSAL, DEFAULT_ROPE, behind_of, in_chunks, window_of
+from edgespec.models.layers.distances import BUCKETS
 from edgespec.models.layers.elements import (
     Activation,
     Compound,
@@ -55,6 +56,8 @@ class Attention(Compound):
         source: Number of the layer whose keys and values it reads; None: it has its own.
         slopes: For each head, what is taken off scores for each position between query and key
             (ALiBi: Press et al., 2022); empty: nothing is.
+        nearness: Name of the [`BUCKETS`, heads] tensor of what is added to scores by the bucket of
+            query and key, see `distance_buckets`; None: nothing is.
         inner_norm: Applied to the results of all heads side by side, which `o` reads; None: no
             normalization.
         second_norm: Applied to what `sum_norm` gives with the stream added once more; None: that is
@@ -84,6 +87,7 @@ class Attention(Compound):
     source: int | None = None
     sum_norm: Norm | None = None
     slopes: tuple[float, ...] = ()
+    nearness: str | None = None
     inner_norm: Norm | None = None
     second_norm: Norm | None = None
     growth: str = ""
@@ -110,8 +114,10 @@ class Attention(Compound):
 
     def tensors(self) -> Shapes:
         """Names and shapes of its tensors."""
-        sinks: Shapes = {} if self.sinks is None else {self.sinks: (self.heads,)}
-        return sinks | super().tensors()
+        own: Shapes = {} if self.sinks is None else {self.sinks: (self.heads,)}
+        if self.nearness is not None:
+            own[self.nearness] = BUCKETS, self.heads
+        return own | super().tensors()
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -103,6 +103,14 @@ inline void to_shares(const AttendBlock& block, int64_t q, float* scores) {
         distances[lane] = float(std::abs(i + lane - block.place[q]));
       s = fma(load(distances), set(-block.slope[q]), s);
     }
+    if (block.nearness) {
+      float added[16];
+      for (int lane = 0; lane < 16; ++lane) {
+        const int behind = i + lane - block.place[q], reach = block.reach;
+        added[lane] = block.nearness[q][behind < -reach ? -reach : behind > reach ? reach : behind];
+      }
+      s = add(s, load(added));
+    }
     store(scores + i, s);
   }
   for (int i = 0; i < first; ++i) scores[i] = -INFINITY;

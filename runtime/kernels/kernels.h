@@ -82,6 +82,8 @@ struct AttendBlock {
   const uint8_t* first;                   // [queries] the first position of the block it sees
   const uint8_t* last;                    // [queries] behind the last; never empty
   const float* slope;                     // [queries] taken off scores per position; null: none
+  const float* const* nearness;           // [queries] added to scores, by place, of its own; null
+  int32_t reach;                          // how far to both sides; farther places have the last
   const int32_t* place;                   // [queries] its position, from the block's first on
   Softmax* const* softmax;                // [queries]
   float* const* sums;                     // [queries] rows of dim

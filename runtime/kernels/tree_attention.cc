@@ -19,6 +19,9 @@
 //     its own and its ancestors', instead of its own path; -1: it sees nothing, and is only written
 //   15 slopes [heads] float32, optional: what is taken off a head's scores for each position
 //     between query and key (ALiBi: Press et al., 2022)
+//   16 nearness [heads, 2 * reach + 1] float32, optional: what is added to a head's scores of keys
+//     from `reach` positions before the query to as many behind it; farther ones have the last of
+//     these (T5's buckets, spread out: Raffel et al., 2020)
 // Output [S, heads * hd]. Attributes: heads, kv_heads, head_dim, scale; soft_cap, window (0: none);
 // chunked: texts are cut into chunks of `window` positions, and a row sees its own chunk alone;
 // gated; q_eps, k_eps, v_eps (0: no norm); norm_after_rope; source: `own` keys and values, `keys`
@@ -140,6 +143,13 @@ struct NormRope {
   }
 };
 
+// What scores get by the positions of query and key.
+struct Distances {
+  const float* slopes;    // [heads]; null: nothing is taken off
+  const float* nearness;  // [heads, 2 * reach + 1]; null: nothing is added
+  int64_t reach;
+};
+
 // The caches of one layer.
 struct Pool {
   CacheType type;
@@ -180,7 +190,9 @@ class Part {
 
   // Attends for rows first to last, all of one sequence, and heads from..to of the key head's.
   void attend(int64_t first, int64_t last, int64_t from, int64_t to, const float* queries,
-              const float* sinks, const float* slopes, float* out) {
+              const float* sinks, const Distances& distances, float* out) {
+    const float *slopes = distances.slopes, *nearness = distances.nearness;
+    const int64_t reach = distances.reach;
     const int64_t dim = shape_.dim, group = shape_.heads / shape_.kv_heads;
     const int64_t each = to - from, count = (last - first) * each;
     Space space(Scratch::Own,
@@ -195,6 +207,7 @@ class Part {
         all_query_[i] = queries + (r * shape_.heads + head) * dim;
         all_sums_[i] = sums + i * dim;
         all_slopes_[i] = slopes ? slopes[head] : 0.0f;
+        all_nearness_[i] = nearness ? nearness + head * (2 * reach + 1) + reach : nullptr;
         states_[i] = sinks ? Softmax{sinks[head], 1.0f} : Softmax{-INFINITY, 0.0f};
       }
     first_ = first;
@@ -206,6 +219,8 @@ class Part {
     block_.first = from_;
     block_.last = to_;
     block_.slope = slopes ? slopes_ : nullptr;
+    block_.nearness = nearness ? nearness_ : nullptr;
+    block_.reach = int32_t(reach);
     block_.place = places_;
     block_.softmax = softmax_;
     block_.sums = own_sums_;
@@ -262,6 +277,7 @@ class Part {
         query_[count] = all_query_[i];
         own_sums_[count] = all_sums_[i];
         slopes_[count] = all_slopes_[i];
+        nearness_[count] = all_nearness_[i];
         places_[count] = int32_t(paths_.position(r) - p);
         softmax_[count] = &states_[i];
         from_[count] = uint8_t(from);
@@ -295,10 +311,12 @@ class Part {
   const float* all_query_[MostQueries];
   float* all_sums_[MostQueries];
   float all_slopes_[MostQueries];
+  const float* all_nearness_[MostQueries];
   Softmax states_[MostQueries];
   const float* query_[MostQueries];
   float* own_sums_[MostQueries];
   float slopes_[MostQueries];
+  const float* nearness_[MostQueries];
   int32_t places_[MostQueries];
   Softmax* softmax_[MostQueries];
   uint8_t from_[MostQueries], to_[MostQueries];
@@ -352,8 +370,7 @@ class TreeAttention : public Operator {
     paths.visibility = visibility_of(call, paths);
     const Tensor sinks = call.input(12);
     if (sinks) sinks.check("sinks", F32, {heads});
-    const Tensor slopes = call.input(15);
-    if (slopes) slopes.check("slopes", F32, {heads});
+    const Distances distances = distances_of(call);
     const Tensor scale = call.input(13);
     if (scale) scale.check("key_scale", F32, {kv, hd});
     const float* key_scale = scale ? scale.as<float>() : nullptr;
@@ -388,8 +405,7 @@ class TreeAttention : public Operator {
         if (shape_.writes) put_keys(x + asked, k, key_scale, pool, paths.write[r]);
       }
     });
-    attend(call, pool, paths, rows, queries, sinks ? sinks.as<float>() : nullptr,
-           slopes ? slopes.as<float>() : nullptr, out);
+    attend(call, pool, paths, rows, queries, sinks ? sinks.as<float>() : nullptr, distances, out);
     if (shape_.gated)
       for (int64_t r = 0; r < rows; ++r)
         for (int64_t h = 0; h < heads; ++h)
@@ -419,6 +435,19 @@ class TreeAttention : public Operator {
     } else if (pool.type != F32) {
       refuse("pool has elements of type %d", pool.type);
     }
+    return found;
+  }
+
+  Distances distances_of(const Call& call) const {
+    const Tensor slopes = call.input(15), nearness = call.input(16);
+    if (slopes) slopes.check("slopes", F32, {shape_.heads});
+    Distances found{slopes ? slopes.as<float>() : nullptr, nullptr, 0};
+    if (!nearness) return found;
+    nearness.check("nearness", F32, {shape_.heads, -1});
+    if (nearness.dims[1] % 2 == 0 || nearness.dims[1] > INT32_MAX)
+      refuse("nearness has rows of %lld, without a middle", (long long)nearness.dims[1]);
+    found.nearness = nearness.as<float>();
+    found.reach = nearness.dims[1] / 2;
     return found;
   }
 
@@ -481,7 +510,8 @@ class TreeAttention : public Operator {
 
   // Cuts the work into parts of rows, key heads, and where these are few, of the heads of a key.
   void attend(const Call& call, const Pool& pool, const Paths& paths, int64_t rows,
-              const float* queries, const float* sinks, const float* slopes, float* out) const {
+              const float* queries, const float* sinks, const Distances& distances,
+              float* out) const {
     const int64_t group = shape_.heads / shape_.kv_heads;
     int64_t splits = (group + MostQueries - 1) / MostQueries;
     if (rows * shape_.kv_heads * splits < LeastParts)
@@ -502,8 +532,8 @@ class TreeAttention : public Operator {
       const int64_t key_head = i / splits % shape_.kv_heads, from = i % splits * heads;
       const int64_t last = tile + 1 < tiles ? begins[tile + 1] : rows;
       Part part(shape_, pool, paths, key_head);
-      part.attend(begins[tile], last, from, std::min(from + heads, group), queries, sinks, slopes,
-                  out);
+      part.attend(begins[tile], last, from, std::min(from + heads, group), queries, sinks,
+                  distances, out);
     });
   }
 
@@ -517,7 +547,7 @@ Definition& tree_attention() {
       "TreeAttention",
       {{F32}, {F32, Optional}, {F32, Optional}, {Any}, {F32, Optional}, {I32}, {I32}, {I32}, {I32},
        {I32}, {F32, Optional}, {F32, Optional}, {F32, Optional}, {F32, Optional}, {I32, Optional},
-       {F32, Optional}},
+       {F32, Optional}, {F32, Optional}},
       [](const Attributes& attributes) -> Operator* { return new TreeAttention(attributes); });
   return definition;
 }

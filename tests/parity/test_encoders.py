@@ -15,6 +15,7 @@ from encoders import TEXTS, make_encoder, vector_of
 from jinas import jina_vector, make_jina
 from native_llms import with_library
 from safetensors.numpy import load_file, save_file
+from transformers.models.mpnet.modeling_mpnet import MPNetEncoder
 
 from edgespec import LLM, export
 from edgespec.errors import (
@@ -27,6 +28,7 @@ from edgespec.errors import (
 from edgespec.export import ExportOptions
 from edgespec.llm.llm import inside
 from edgespec.models import load_checkpoint
+from edgespec.models.layers.distances import BUCKETS, REACH, distance_buckets
 from edgespec.tuning.calibrating import TextCalibration
 
 pytestmark = with_library
@@ -49,6 +51,7 @@ FULL_PRECISION = {
     "gte-mean": {"type_vocab_size": 0},
     "jina_embeddings_v3-mean": {"pad_token_id": 1},
     "modernbert-first": {"pooling": "cls_token", "local_attention": 16},
+    "mpnet-mean": {},
     "nomic_bert-mean": {},
     "roberta-mean": {"pad_token_id": 1},
     "xlm-roberta-first": {"pooling": "cls_token", "pad_token_id": 1},
@@ -107,6 +110,14 @@ def test_vectors_are_those_of_transformers(made, name):
         ids = ids_of(folder / "checkpoint", text)
         expected = vector_of(model, ids, FULL_PRECISION[name].get("pooling", "mean_tokens"))
         assert np.abs(vector - expected).max() < 1e-4
+
+
+def test_buckets_of_distances_are_those_of_transformers():
+    places = torch.arange(-REACH, REACH + 1)
+    expected = MPNetEncoder.relative_position_bucket(places, BUCKETS)
+    assert distance_buckets().tolist() == expected.tolist()
+    farther = MPNetEncoder.relative_position_bucket(torch.tensor([-999, 999]), BUCKETS)
+    assert farther.tolist() == [distance_buckets()[0], distance_buckets()[-1]]
 
 
 def test_company_changes_no_bit(made):

@@ -29,6 +29,7 @@ RANKERS = {
     "gte": {"pad_token_id": 1, "type_vocab_size": 2},
     "modernbert": {"local_attention": 16},
     "modernbert-mean": {"kind": "modernbert", "classifier_pooling": "mean"},
+    "mpnet": {},
     "roberta": {"pad_token_id": 1},
     "xlm-roberta": {"pad_token_id": 1, "type_vocab_size": 2},
 }

@@ -10,6 +10,7 @@ from nodes import Node
 NAMES = (
     "qkv", "cos", "sin", "pool", "scales", "write", "parent", "sequence", "context", "starts",
     "q_norm", "k_norm", "sinks", "key_scale", "sight", "slopes",
+    "nearness",
 )  # fmt: skip
 CACHES = {"fp32": np.float32, "fp16": np.float16, "int8": np.int8}
 
@@ -29,6 +30,7 @@ class Layer:
     attributes: dict[str, float] = field(default_factory=dict)
     sight: bool = False  # rows see others than their ancestors, or nothing
     slopes: bool = False  # scores fall with distance
+    reach: int = 0  # positions to both sides that have numbers of their own; 0: there are none
 
     @property
     def dim(self):
@@ -45,7 +47,7 @@ class Layer:
         return asked, keys * writes, keys * values
 
     def weights(self, rng):
-        """Norms, sinks and slopes."""
+        """Norms, sinks, slopes and what is added by distance."""
         found = {}
         for name, heads in (("q_norm", self.heads), ("k_norm", self.kv_heads)):
             size = self.head_dim * (heads if self.norms == "all" else 1)
@@ -55,6 +57,9 @@ class Layer:
             found["sinks"] = rng.normal(size=self.heads).astype(np.float32)
         if self.slopes:
             found["slopes"] = rng.uniform(0.01, 0.5, self.heads).astype(np.float32)
+        if self.reach:
+            shape = self.heads, 2 * self.reach + 1
+            found["nearness"] = rng.normal(size=shape).astype(np.float32)
         return found
 
     @property
@@ -101,6 +106,8 @@ LAYERS = {
     "sight": Layer(sight=True),
     "slopes": Layer(sight=True, slopes=True),
     "slopes and window": Layer(slopes=True, attributes={"window": 70}),
+    "nearness": Layer(sight=True, reach=3),
+    "slopes, nearness and window": Layer(slopes=True, reach=80, attributes={"window": 70}),
     "sight and window": Layer(sight=True, attributes={"window": 6}),
     "all": Layer(8, 2, 24, 6, "head", True, "own", True,
                  {"window": 33, "soft_cap": 20.0, "v_eps": 1e-5, "scale": 0.3}),
@@ -243,11 +250,13 @@ def attended(layer, arrays):
         group = each.reshape(layer.kv_heads, -1, layer.head_dim)
         scores = np.einsum("kgd,ktd->kgt", group * scale, keys)
         scores = cap * np.tanh(scores / cap) if cap else scores
+        behind = begin + np.arange(len(seen)) - (len(path(arrays, row)) - 1)
         if layer.slopes:
-            place = len(path(arrays, row)) - 1
-            distances = np.abs(begin + np.arange(len(seen)) - place)
             slopes = arrays["slopes"].astype(np.float64).reshape(*scores.shape[:2], 1)
-            scores = scores - slopes * distances
+            scores = scores - slopes * np.abs(behind)
+        if layer.reach:
+            added = arrays["nearness"][:, layer.reach + np.clip(behind, -layer.reach, layer.reach)]
+            scores = scores + added.reshape(scores.shape)
         sinks = arrays["sinks"].reshape(*scores.shape[:2], 1) if layer.sinks else -np.inf
         largest = np.maximum(scores.max(-1, keepdims=True), sinks)
         shares = np.exp(scores - largest)
@@ -299,7 +308,14 @@ def in_company(seed, count):
     rng = np.random.default_rng(int(seed))
     kinds = [
         (layer, cache)
-        for layer in ("padded", "window", "long window", "long chunks", "slopes and window", "all")
+        for layer in (
+            "padded",
+            "window",
+            "long window",
+            "long chunks",
+            "slopes, nearness and window",
+            "all",
+        )
         for cache in CACHES
     ]
     nodes = {}

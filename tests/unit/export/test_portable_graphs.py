@@ -170,13 +170,14 @@ def node_graph(folder, layer, arrays):
     return folder / "native.onnx"
 
 
-OWN = [name for name, layer in LAYERS.items() if layer.source != "other" and not layer.slopes]
+BY_DISTANCE = [name for name, layer in LAYERS.items() if layer.slopes or layer.reach]
+OWN = [each for each in LAYERS if each not in BY_DISTANCE and LAYERS[each].source != "other"]
 
 
-@pytest.mark.parametrize("name", [name for name, layer in LAYERS.items() if layer.slopes])
-def test_scores_that_fall_with_distance_are_refused(name, tmp_path):
+@pytest.mark.parametrize("name", BY_DISTANCE)
+def test_scores_that_depend_on_distance_are_refused(name, tmp_path):
     arrays = random_call(LAYERS[name], "fp32", np.random.default_rng(3), (70, 3, 0), 14)
-    with pytest.raises(InputError, match="its attention has ALiBi, which the CPU alone can"):
+    with pytest.raises(InputError, match="its attention scores by distance, which the CPU alone"):
         lower(node_graph(tmp_path, LAYERS[name], arrays), tmp_path / "portable", 0)
 
 
