@@ -151,9 +151,10 @@ class Reranking:
     """How a model that ranks scores a text for a query.
 
     Attributes:
-        pooling: one of `POOLINGS`: the row of which its graph makes scores, or the mean of those of
-            a pass, which then is of one text and gives the scores of each row. One score is how
-            well the text answers the query, of two the second is how badly.
+        pooling: one of `POOLINGS`: the row of which its graph makes scores, or all of a text, of
+            whose scores the mean counts. Then a pass is of one text, since a graph may score the
+            mean of its rows, which each has then. One score is how well the text answers the query,
+            of two the second is how badly.
         template: what is read, with `{query}` and `{document}` in places of theirs; empty: the pair
             that the tokenizer makes of both.
         messages: how the chat template writes both instead; None: it does not.

@@ -290,9 +290,9 @@ class LayerGraph(ABC):
         """Emits an activation without a gate."""
         if isinstance(activation, Xielu):
             return self._learned(x, activation)
-        if activation == "relu2":
+        if activation in ("relu", "relu2"):
             x = self.graph.op("Relu", x)
-            return self.graph.op("Mul", x, x)
+            return self.graph.op("Mul", x, x) if activation == "relu2" else x
         if activation == "tanh":
             return self.graph.op("Tanh", x)
         approximate = "tanh" if activation == "gelu_tanh" else "none"

@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, ClassVar
 
 from edgespec.models.families.bert import Bert, without_parts
-from edgespec.models.families.encoder import Encoder
+from edgespec.models.layers.decoder import Scorer
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from edgespec.models.fields import ConfigFields
-    from edgespec.models.layers.decoder import Decoder, Scorer
+    from edgespec.models.layers.decoder import Decoder
 
 # What fields of its configs are called elsewhere.
 _FIELDS: Mapping[str, str] = {
@@ -26,7 +26,7 @@ _FIELDS: Mapping[str, str] = {
 class DistilBert(Bert):
     """Describes a DistilBERT checkpoint."""
 
-    models = "DistilBERT, and embedding models stored so"
+    models = "DistilBERT, and embedding models and rerankers stored so"
     defaults = Bert.but(num_hidden_layers=6)
     prefixes = ("distilbert.",)
     renamed: ClassVar[Mapping[str, str]] = {
@@ -52,5 +52,10 @@ class DistilBert(Bert):
         return without_parts(super().decoder())
 
     def scorer(self) -> Scorer:
-        """See `Encoder`: its own scorers have an activation that is not implemented."""
-        return Encoder.scorer(self)
+        """See `Encoder`."""
+        hidden = self.config.hidden_size
+        return Scorer(
+            out=self.linear("classifier", hidden, 1),
+            dense=self.linear("pre_classifier", hidden, hidden),
+            activation="relu",
+        )

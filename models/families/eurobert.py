@@ -5,17 +5,23 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from edgespec.bundle.manifest import FIRST_TOKEN, MEAN
 from edgespec.models.families.encoder import Encoder
 from edgespec.models.families.llama import Llama
+from edgespec.models.layers.decoder import Scorer
+from edgespec.models.layers.elements import Linear
 
 if TYPE_CHECKING:
+    from edgespec.models.fields import ConfigFields
     from edgespec.models.layers.decoder import Decoder
+
+_POOLING = "classifier_pooling"
 
 
 class EuroBert(Encoder):
     """Describes a EuroBERT checkpoint."""
 
-    models = "EuroBERT 210M, 610M and 2.1B, and embedding models made of them"
+    models = "EuroBERT 210M, 610M and 2.1B, and embedding models and rerankers made of them"
     defaults = Llama.but(
         vocab_size=128_256,
         hidden_size=768,
@@ -25,10 +31,35 @@ class EuroBert(Encoder):
         max_position_embeddings=8192,
         rms_norm_eps=1e-5,
         eos_token_id=128_001,
+        classifier_pooling="late",
     )
     embedding = "embed_tokens.weight"
+    labels = "classifier.weight"
     beside = ("lm_head.",)
+
+    @classmethod
+    def usual(cls, fields: ConfigFields) -> ConfigFields:
+        """See `Llama`: its published code has another name for a field."""
+        return fields.under({"clf_pooling": _POOLING})
 
     def decoder(self) -> Decoder:
         """Returns the model's description."""
         return replace(super().decoder(), norm=self.own_norm("norm"))
+
+    @classmethod
+    def scored(cls, fields: ConfigFields) -> str:
+        """See `Encoder`: the mean of rows or, where pooling is late, of their scores."""
+        return FIRST_TOKEN if cls.usual(fields).get(_POOLING) == "bos" else MEAN
+
+    def scorer(self) -> Scorer:
+        """See `Encoder`."""
+        fields = self.config.fields
+        known: dict[str, tuple[object, ...]] = {_POOLING: ("bos", "mean", "late")}
+        fields.only(known, "use a model that ranks by the first token, the mean or all")
+        hidden = self.config.hidden_size
+        return Scorer(
+            out=Linear("classifier.weight", hidden, 1, "classifier.bias"),
+            dense=Linear("dense.weight", hidden, hidden, "dense.bias"),
+            activation="gelu",
+            of_mean=fields.get(_POOLING) == "mean",
+        )

@@ -29,8 +29,8 @@ Activation = Literal["silu", "gelu", "gelu_tanh", "relu2"] | ClampedSwiglu
 """Activation of an MLP's gate: x * sigmoid(x), GELU, GELU approximated with tanh, the square of
 what is positive, or gpt-oss's."""
 
-PlainActivation = Literal["relu2", "gelu", "gelu_tanh", "tanh"]
-"""Activation without a gate: the square of what is positive, GELU in two forms, or tanh."""
+PlainActivation = Literal["relu", "relu2", "gelu", "gelu_tanh", "tanh"]
+"""Activation without a gate: what is positive, or its square, GELU in two forms, or tanh."""
 
 
 @dataclass(frozen=True)

@@ -26,6 +26,10 @@ pytestmark = with_library
 RANKERS = {
     "bert": {},
     "camembert": {"pad_token_id": 1},
+    "distilbert": {"hidden_dim": 160},
+    "eurobert": {"num_key_value_heads": 2},
+    "eurobert-first": {"kind": "eurobert", "classifier_pooling": "bos"},
+    "eurobert-mean": {"kind": "eurobert", "classifier_pooling": "mean"},
     "gte": {"pad_token_id": 1, "type_vocab_size": 2},
     "modernbert": {"local_attention": 16},
     "modernbert-mean": {"kind": "modernbert", "classifier_pooling": "mean"},
