@@ -41,6 +41,7 @@ from edgespec.models.families.lfm2 import Lfm2
 from edgespec.models.families.lfm2_moe import Lfm2Moe
 from edgespec.models.families.llama import Llama, Mistral
 from edgespec.models.families.llama4 import Llama4
+from edgespec.models.families.llama_bidirec import LlamaBidirec
 from edgespec.models.families.minicpm import MiniCpm
 from edgespec.models.families.minicpm3 import MiniCpm3
 from edgespec.models.families.ministral3 import Ministral3
@@ -117,6 +118,7 @@ ARCHITECTURES: Mapping[str, type[Llama]] = {
     "kimi_linear": KimiLinear,
     "llama": Llama,
     "llama4_text": Llama4,
+    "llama_bidirec": LlamaBidirec,
     "minicpm": MiniCpm,
     "minicpm3": MiniCpm3,
     "ministral": Mistral,

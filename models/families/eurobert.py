@@ -2,27 +2,24 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from edgespec.bundle.manifest import FIRST_TOKEN, MEAN
-from edgespec.models.families.encoder import Encoder
-from edgespec.models.families.llama import Llama
+from edgespec.models.families.llama_bidirec import LlamaBidirec
 from edgespec.models.layers.decoder import Scorer
 from edgespec.models.layers.elements import Linear
 
 if TYPE_CHECKING:
     from edgespec.models.fields import ConfigFields
-    from edgespec.models.layers.decoder import Decoder
 
 _POOLING = "classifier_pooling"
 
 
-class EuroBert(Encoder):
+class EuroBert(LlamaBidirec):
     """Describes a EuroBERT checkpoint."""
 
     models = "EuroBERT 210M, 610M and 2.1B, and embedding models and rerankers made of them"
-    defaults = Llama.but(
+    defaults = LlamaBidirec.but(
         vocab_size=128_256,
         hidden_size=768,
         intermediate_size=3072,
@@ -33,18 +30,12 @@ class EuroBert(Encoder):
         eos_token_id=128_001,
         classifier_pooling="late",
     )
-    embedding = "embed_tokens.weight"
     labels = "classifier.weight"
-    beside = ("lm_head.",)
 
     @classmethod
     def usual(cls, fields: ConfigFields) -> ConfigFields:
         """See `Llama`: its published code has another name for a field."""
         return fields.under({"clf_pooling": _POOLING})
-
-    def decoder(self) -> Decoder:
-        """Returns the model's description."""
-        return replace(super().decoder(), norm=self.own_norm("norm"))
 
     @classmethod
     def scored(cls, fields: ConfigFields) -> str:
