@@ -7,10 +7,9 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
-from edgespec.bundle.manifest import Reranking
 from edgespec.errors import CheckpointError
 from edgespec.models.architectures import architecture_of
-from edgespec.models.config import ModelConfig, both_ways
+from edgespec.models.config import CLASSIFIER, ModelConfig, both_ways, class_of
 from edgespec.models.families.encoder import Encoder
 from edgespec.models.fields import ConfigFields, check_share, read_checkpoint_text
 from edgespec.models.formats.gguf.opening import open_gguf
@@ -22,7 +21,7 @@ from edgespec.models.heads import nextn
 from edgespec.models.named import TOWER
 from edgespec.models.opened import CHAT_TEMPLATE, TOKENIZER_FILES, CheckpointParts
 from edgespec.models.pooled import UNTOLD, PoolingConfig, read_pooled
-from edgespec.models.ranking import answered
+from edgespec.models.ranking import answered, by_encoder, by_last_token
 from edgespec.models.sampling import asked_sampling
 from edgespec.models.vision.reading import read_tower
 from edgespec.models.vision.text_part import COMPOSITES, text_fields, text_group, text_name
@@ -31,7 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from pathlib import Path
 
-    from edgespec.bundle.manifest import Embedding
+    from edgespec.bundle.manifest import Embedding, Reranking
     from edgespec.models.layers.decoder import Decoder
     from edgespec.models.vision.reading import AnyTower
 
@@ -121,7 +120,6 @@ def load_checkpoint(path: Path) -> Checkpoint:
         )
     if answers:
         decoder, tensors = answered(fields, decoder, tensors, answers)
-        _require_template(path, files)
     _check_tensors(fields, decoder, tensors)
     _log_unused(path, decoder, tensors, architecture.beside)
     return Checkpoint(
@@ -168,8 +166,11 @@ def _embedding(fields: ConfigFields, decoder: Decoder, pooled: PoolingConfig) ->
     )
 
 
-def _require_template(path: Path, files: Mapping[str, str]) -> None:
+def _check_template(path: Path, files: Mapping[str, str], pooled: PoolingConfig | None) -> None:
     """Refuses a model that ranks pairs in a chat template, and has none."""
+    ranking = None if pooled is None else pooled.ranking
+    if ranking is None or ranking.messages is None:
+        return
     if not (chat_template(path, files) or "").strip():
         raise CheckpointError(
             f"{path} ranks texts by its chat template, which is missing: download it again"
@@ -198,10 +199,12 @@ def _open_folder(path: Path) -> CheckpointParts:
     if "tokenizer.json" not in contents and architecture.splitting and ranks.is_file():
         own = _parsed(path, contents, "tokenizer_config.json")
         contents["tokenizer.json"] = read_tiktoken(ranks, own, architecture.splitting)
-    pooled = read_pooled(path)
+    pooled = read_pooled(path, class_of(fields).endswith(CLASSIFIER))
     if architecture.embeds:
         pooled = pooled or UNTOLD
-    elif composite and pooled is not None:
+    elif Encoder.ranks(fields):
+        pooled = by_last_token(fields, pooled)
+    if composite and pooled is not None and not architecture.embeds:
         raise fields.unsupported("model_type", "use an embedding model of text alone")
     named: Callable[[str], str | None] = str if pooled is None else architecture.inner_name
     if composite:
@@ -211,19 +214,13 @@ def _open_folder(path: Path) -> CheckpointParts:
     folder = SafetensorsFolder(path, named, () if pooled is None else pooled.modules)
     if issubclass(architecture, Encoder):
         fields = architecture.completed(fields, folder, pooled is not UNTOLD)
-        pooled = _ranking(architecture, fields) or pooled
+        pooled = by_encoder(architecture, fields, pooled)
+    _check_template(path, contents, pooled)
     tensors, quantization = unpacked(folder, _quantization(path, fields))
     tower = read_tower(path, fields)
     if composite:
         fields = text_fields(fields, tensors.names)
     return CheckpointParts(fields, tensors, contents, quantization, pooled, tower)
-
-
-def _ranking(architecture: type[Encoder], fields: ConfigFields) -> PoolingConfig | None:
-    """Returns how a model scores texts for a query; None if it makes embeddings."""
-    if not architecture.ranks(fields):
-        return None
-    return PoolingConfig(None, ranking=Reranking(architecture.scored(fields)))
 
 
 def tokenizer_contents(path: Path) -> dict[str, str]:

@@ -13,6 +13,9 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+CLASSIFIER = "ForSequenceClassification"
+"""What names of classes end with that score texts, or tell classes of them."""
+
 # Limits far beyond any model: describing a larger one would take minutes or all memory.
 _WIDEST = 2**20
 _DEEPEST = 2**12
@@ -135,6 +138,12 @@ class ModelConfig:
             ),
             fields=fields,
         )
+
+
+def class_of(fields: ConfigFields) -> str:
+    """Returns the name of transformers' class of a checkpoint; empty if its config has none."""
+    named = fields.get("architectures")
+    return str(named[0]) if isinstance(named, list) and named else ""
 
 
 def both_ways(fields: ConfigFields) -> str:

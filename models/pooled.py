@@ -48,6 +48,7 @@ _MODES = "pooling_mode_"  # fields of a pooling's config with a flag for each mo
 _FIRST, _DENSE, _LAST = ("Transformer", "Pooling"), "Dense", "Normalize"
 _ANSWERED = ("Transformer", "LogitScore")  # steps of a model that ranks
 _OPENING = "add_generation_prompt"
+_MESSAGE = "message"  # what a transformer takes that reads pairs by its chat template
 _IDS = 2**31  # more than any vocabulary has
 
 
@@ -83,8 +84,12 @@ UNTOLD = PoolingConfig(Embedding(MEAN, False, {}))
 """What sentence-transformers does with models whose rows see both ways, without such files."""
 
 
-def read_pooled(folder: Path) -> PoolingConfig | None:
+def read_pooled(folder: Path, scores: bool) -> PoolingConfig | None:
     """Reads the files of sentence-transformers in a checkpoint's folder.
+
+    Args:
+        folder: The folder.
+        scores: Whether the transformer itself makes scores.
 
     Returns:
         None if there are none: the checkpoint writes text.
@@ -100,7 +105,8 @@ def read_pooled(folder: Path) -> PoolingConfig | None:
     dense = [place for kind, place in steps if kind == _DENSE]
     normalized = kinds[-1:] == (_LAST,)
     vectors = (*_FIRST, *(_DENSE for _ in dense), *(_LAST for _ in range(normalized)))
-    if kinds not in (vectors, _ANSWERED):
+    alone = scores and kinds == _FIRST[:1]
+    if kinds not in (vectors, _ANSWERED) and not alone:
         raise UnsupportedModelError(
             f"{folder / MODULES}: the steps {' and '.join(kinds) or '(none)'} are not supported: "
             "use a model whose steps are Transformer and Pooling, and perhaps Dense and Normalize, "
@@ -115,12 +121,15 @@ def read_pooled(folder: Path) -> PoolingConfig | None:
     if limits.flag("do_lower_case"):
         raise limits.unsupported("do_lower_case", "use a model that reads capitals")
     length = limits.integer("max_seq_length") if limits.get("max_seq_length") is not None else None
-    prompts, usual = _prompts(_optional(folder / "config_sentence_transformers.json"))
+    whole = _optional(folder / "config_sentence_transformers.json")
+    if alone:
+        written = _MESSAGE in limits.group("modality_config").values
+        return PoolingConfig(None, length, _ranking(limits, whole, written))
     second = ConfigFields.read(folder / steps[1][1] / "config.json")
     if kinds == _ANSWERED:
-        messages = PairMessages(_opened(limits), prompts.get(usual, ""))
-        ranking = Reranking(LAST_TOKEN, messages=messages)
+        ranking = _ranking(limits, whole, written=True)
         return PoolingConfig(None, length, ranking, answers=_answers(second))
+    prompts, usual = _prompts(whole)
     pooling = _pooling(second)
     files = {each: ConfigFields.read(folder / each / "config.json") for each in dense}
     layers = tuple(_dense(found, each, pooling) for each, found in files.items())
@@ -182,12 +191,18 @@ def _pooling(fields: ConfigFields) -> str:
     return pooling
 
 
-def _opened(limits: ConfigFields) -> bool:
-    """Returns whether a chat template is asked for the opening of an answer, too."""
+def _ranking(limits: ConfigFields, whole: ConfigFields, written: bool) -> Reranking:
+    """Returns how a score is made of the last row, and whether the chat template writes a pair."""
+    prompts, usual = _prompts(whole)
+    asked = prompts.get(usual, "")
+    if not written:
+        if asked:
+            raise whole.unsupported("default_prompt_name", "use a reranker without one")
+        return Reranking(LAST_TOKEN)
     given = limits.group("processing_kwargs").group("chat_template")
     others = {name: (None,) for name in given.values if name != _OPENING}
     given.only(others, "use a model whose chat template is given nothing else")
-    return given.flag(_OPENING)
+    return Reranking(LAST_TOKEN, messages=PairMessages(given.flag(_OPENING), asked))
 
 
 def _answers(fields: ConfigFields) -> tuple[int, ...]:

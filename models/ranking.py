@@ -7,17 +7,36 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from edgespec.bundle.manifest import LAST_TOKEN, Reranking
 from edgespec.errors import CheckpointError
 from edgespec.models.formats.parts import Parts, TensorRows
 from edgespec.models.layers.decoder import Scorer
 from edgespec.models.layers.elements import Linear
+from edgespec.models.pooled import PoolingConfig
 
 if TYPE_CHECKING:
+    from edgespec.models.families.encoder import Encoder
     from edgespec.models.fields import ConfigFields
     from edgespec.models.formats.tensors import TensorSource
     from edgespec.models.layers.decoder import Decoder
 
 _ANSWERS = "answers.weight"  # rows of the output projection
+
+
+def by_encoder(
+    architecture: type[Encoder], fields: ConfigFields, pooled: PoolingConfig | None
+) -> PoolingConfig | None:
+    """Returns how a model whose rows see both ways scores texts, or else what is given."""
+    if pooled is None or not architecture.ranks(fields):
+        return pooled
+    return PoolingConfig(None, pooled.length, Reranking(architecture.scored(fields)))
+
+
+def by_last_token(fields: ConfigFields, pooled: PoolingConfig | None) -> PoolingConfig:
+    """Returns how a decoder scores texts that transformers gives a score of its last row."""
+    found = pooled or PoolingConfig(None, ranking=Reranking(LAST_TOKEN))
+    score = Linear("score.weight", fields.integer("hidden_size"), 1)
+    return replace(found, scorer=Scorer(score))
 
 
 def answered(

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from edgespec.bundle.manifest import FIRST_TOKEN
 from edgespec.bundle.sublayers import ALL
+from edgespec.models.config import CLASSIFIER, class_of
 from edgespec.models.families.llama import Llama
 from edgespec.models.families.partial_rotation import split
 from edgespec.models.formats.parts import Parts, TensorRows, stacked
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
     from edgespec.models.layers.elements import Norm
     from edgespec.models.layers.sublayers import Attention
 
-_RANKING = "ForSequenceClassification"
 _BARE = "Model"  # what names of classes end with that have no head, as their configs say
 
 
@@ -73,12 +73,12 @@ class Encoder(Llama):
         """
         shape = tensors.shape(cls.labels) if cls.labels in tensors.names else ()
         count = shape[0] if shape else 0
-        name = _class_name(fields)
+        name = class_of(fields)
         told = fields.get("id2label") is not None
         ranks = name.endswith(_BARE) and count == 1 and not embeds
-        if ranks or (name.endswith(_RANKING) and not told):
+        if ranks or (name.endswith(CLASSIFIER) and not told):
             labels = {str(number): "" for number in range(count)}
-            return fields.changed(architectures=[_RANKING], id2label=labels)
+            return fields.changed(architectures=[CLASSIFIER], id2label=labels)
         return fields
 
     @staticmethod
@@ -88,7 +88,7 @@ class Encoder(Llama):
         Raises:
             UnsupportedModelError: It tells classes of texts instead.
         """
-        if not _class_name(fields).endswith(_RANKING):
+        if not class_of(fields).endswith(CLASSIFIER):
             return False
         labels = fields.get("id2label")
         if not isinstance(labels, dict) or len(labels) != 1:
@@ -142,9 +142,3 @@ class Encoder(Llama):
     def own_norm(self, name: str) -> Norm:
         """Returns the norm of that name of rows of the stream."""
         return self.norm(name, self.config.hidden_size)
-
-
-def _class_name(fields: ConfigFields) -> str:
-    """Returns the name of transformers' class of a checkpoint; empty if its config has none."""
-    named = fields.get("architectures")
-    return str(named[0]) if isinstance(named, list) and named else ""

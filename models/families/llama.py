@@ -83,12 +83,12 @@ class Llama:
 
     @classmethod
     def inner_name(cls, name: str) -> str:
-        """Returns a tensor's name in the description, from that in a file of an embedding model.
+        """Returns a tensor's name in the description, from that in a file that writes no text.
 
-        Published ones were saved with an output projection, or without it and then with shorter
-        names.
+        Published embedding models were saved with an output projection, or without it and then
+        with shorter names; rerankers have a score.
         """
-        return name if name.startswith(("model.", "lm_head.")) else f"model.{name}"
+        return name if name.startswith(("model.", "lm_head.", "score.")) else f"model.{name}"
 
     @classmethod
     def of(cls, fields: ConfigFields) -> type[Llama]:

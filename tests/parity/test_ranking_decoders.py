@@ -1,15 +1,18 @@
-"""Decoders that rank, by what sentence-transformers says of them: parity with transformers."""
+"""Decoders that rank, by logits of tokens or a score of the last one: parity with transformers."""
 
 from __future__ import annotations
 
 import pytest
 import torch
-from checkpoints import edit_json, make_checkpoint
+from checkpoints import ODD_SHAPES, edit_json, make_checkpoint, randomize, write_tokenizer
 from embeddings import write
+from encoders import make_ranker as make_encoder_ranker
 from native_llms import with_library
 from tokenizers import Tokenizer
+from transformers import CONFIG_MAPPING, AutoModelForSequenceClassification
 
 from edgespec import LLM, export
+from edgespec.bundle import Reranking
 from edgespec.errors import CheckpointError, ContextLengthError, InputError, UnsupportedModelError
 from edgespec.export import ExportOptions
 from edgespec.models import load_checkpoint
@@ -28,6 +31,15 @@ CASES = {
     "two tokens apart": {"kind": "qwen3", "answers": (300, 4), "opened": True},
     "one token": {"kind": "llama", "answers": (17, None)},
     "an instruction unasked": {"kind": "qwen2", "instruction": "Find plants"},
+}
+
+
+PAIRS, MESSAGES = ["text"], ["text", "message"]  # what a transformer says that it takes
+LABELLED = {
+    "llama": {"kind": "llama"},
+    "qwen2": {"kind": "qwen2", "tie_word_embeddings": True},
+    "qwen3 pairs": {"kind": "qwen3", "steps": PAIRS},
+    "qwen3 messages": {"kind": "qwen3", "steps": MESSAGES},
 }
 
 
@@ -50,6 +62,21 @@ def make_ranker(folder, kind, answers=(5, 9), opened=False, instruction="", **op
     if instruction:
         prompts = {"prompts": {"usual": instruction}, "default_prompt_name": "usual"}
         write(folder / "config_sentence_transformers.json", prompts)
+    return model
+
+
+def make_labelled(folder, kind, steps=None, **options):
+    """Save a checkpoint of transformers' class with one label; returns that model."""
+    config = CONFIG_MAPPING[kind](**{**ODD_SHAPES, "num_labels": 1, **options})
+    model = AutoModelForSequenceClassification.from_config(config)
+    randomize(model)
+    model.eval().save_pretrained(folder)
+    write_tokenizer(folder, 331)
+    if steps is not None:
+        (folder / "chat_template.jinja").write_text(TEMPLATE)
+        write(folder / "modules.json", [step("Transformer")])
+        taken = {name: {"method": "forward"} for name in steps}
+        write(folder / "sentence_bert_config.json", {"modality_config": taken})
     return model
 
 
@@ -84,6 +111,64 @@ def test_scores_are_logits_behind_the_chat_template(ranker, instruction):
     for each in llm.rerank(QUERY, DOCUMENTS, instruction=instruction):
         score = expected(case, *reference, DOCUMENTS[each.index], asked)
         assert each.score == pytest.approx(score, abs=1e-5)
+
+
+@pytest.fixture(scope="module", params=LABELLED)
+def labelled(request, tmp_path_factory):
+    """A model that transformers gives one score, its case, that model and the tokenizer."""
+    folder = tmp_path_factory.mktemp("labelled")
+    case = LABELLED[request.param]
+    model = make_labelled(folder / "checkpoint", **case)
+    export.make(folder / "checkpoint", folder / "bundle", options=ExportOptions("fp32"))
+    with LLM(folder / "bundle", **PLAIN) as llm:
+        yield llm, case, model, Tokenizer.from_file(str(folder / "checkpoint" / "tokenizer.json"))
+
+
+@torch.no_grad()
+def test_classes_with_one_label_score_the_last_token(labelled):
+    llm, case, model, tokenizer = labelled
+    for each in llm.rerank(QUERY, DOCUMENTS):
+        document = DOCUMENTS[each.index]
+        ids = tokenizer.encode(QUERY, document).ids
+        if case.get("steps") == MESSAGES:
+            text = f"query: {QUERY}\ndocument: {document}\nRelevance:"
+            ids = tokenizer.encode(text, add_special_tokens=False).ids
+        score = torch.sigmoid(model(torch.tensor([ids])).logits[0, 0])
+        assert each.score == pytest.approx(float(score), abs=1e-5)
+
+
+def test_an_instruction_is_read_where_messages_are(labelled):
+    llm, case, *_ = labelled
+    if case.get("steps") == MESSAGES:
+        usual = llm.rerank(QUERY, DOCUMENTS)
+        assert llm.rerank(QUERY, DOCUMENTS, instruction="Find plants") != usual
+    else:
+        with pytest.raises(InputError, match="the model reads no instruction"):
+            llm.rerank(QUERY, DOCUMENTS, instruction="Find plants")
+
+
+def test_several_labels_and_prompts_of_pairs_are_refused(tmp_path):
+    make_labelled(tmp_path, "qwen2", steps=PAIRS)
+    prompts = {"prompts": {"usual": "Find"}, "default_prompt_name": "usual"}
+    write(tmp_path / "config_sentence_transformers.json", prompts)
+    with pytest.raises(UnsupportedModelError, match="default_prompt_name='usual' is not supported"):
+        load_checkpoint(tmp_path)
+    edit_json(tmp_path / "config.json", id2label={"0": "no", "1": "yes"})
+    (tmp_path / "config_sentence_transformers.json").unlink()
+    with pytest.raises(UnsupportedModelError, match=r"id2label=.* use a model with one label"):
+        load_checkpoint(tmp_path)
+
+
+def test_the_step_that_an_encoder_has_alone_and_its_longest_pair(tmp_path):
+    """As sentence-transformers saves cross-encoders now."""
+    make_encoder_ranker(tmp_path / "checkpoint", "bert")
+    for steps in (False, True):
+        if steps:
+            write(tmp_path / "checkpoint" / "modules.json", [step("Transformer")])
+            write(tmp_path / "checkpoint" / "sentence_bert_config.json", {"max_seq_length": 64})
+        found = load_checkpoint(tmp_path / "checkpoint")
+        assert found.ranking == Reranking("first")
+        assert found.decoder.context_length == (64 if steps else 512)
 
 
 def test_a_long_document_is_cut_and_a_long_query_refused(ranker):
