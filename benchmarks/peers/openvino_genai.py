@@ -54,6 +54,7 @@ class Model:
         if loading.setting == "draft":
             draft = _converted(loading.draft, loading.folder)
         elif loading.setting == "head":
+            assert loading.head is not None, "else the setting is not asked for"
             target, draft = _with_head(target, loading.head)
         if draft is not None:
             how["draft_model"] = genai.draft_model(draft, "CPU", **threads)
