@@ -157,12 +157,16 @@ def _embedding(fields: ConfigFields, decoder: Decoder, pooled: PoolingConfig) ->
             )
         width = each.linear.out_features
     length = decoder.context_length
+    norm = decoder.norm
+    if pooled.scorer is not None:  # what logits are scaled by is no part of rows that are scored
+        norm = replace(norm, factor=1.0)
     return replace(
         decoder,
         embeds=True,
+        norm=norm,
         context_length=min(length, pooled.length or length),
         dense=decoder.dense + pooled.dense,
-        scorer=pooled.scorer or decoder.scorer,
+        scorer=pooled.scorer or (decoder.scorer if pooled.embedding is None else None),
     )
 
 
@@ -202,7 +206,7 @@ def _open_folder(path: Path) -> CheckpointParts:
     pooled = read_pooled(path, class_of(fields).endswith(CLASSIFIER))
     if architecture.embeds:
         pooled = pooled or UNTOLD
-    elif Encoder.ranks(fields):
+    elif Encoder.ranks(fields) and (pooled is None or pooled.embedding is None):
         pooled = by_last_token(fields, pooled)
     if composite and pooled is not None and not architecture.embeds:
         raise fields.unsupported("model_type", "use an embedding model of text alone")

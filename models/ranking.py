@@ -12,7 +12,7 @@ from edgespec.errors import CheckpointError
 from edgespec.models.formats.parts import Parts, TensorRows
 from edgespec.models.layers.decoder import Scorer
 from edgespec.models.layers.elements import Linear
-from edgespec.models.pooled import PoolingConfig
+from edgespec.models.pooled import UNTOLD, PoolingConfig
 
 if TYPE_CHECKING:
     from edgespec.models.families.encoder import Encoder
@@ -26,8 +26,12 @@ _ANSWERS = "answers.weight"  # rows of the output projection
 def by_encoder(
     architecture: type[Encoder], fields: ConfigFields, pooled: PoolingConfig | None
 ) -> PoolingConfig | None:
-    """Returns how a model whose rows see both ways scores texts, or else what is given."""
-    if pooled is None or not architecture.ranks(fields):
+    """Returns how a model whose rows see both ways scores texts, or else what is given.
+
+    One whose files say how its rows become vectors scores none.
+    """
+    makes_vectors = pooled is not None and pooled.embedding is not None and pooled is not UNTOLD
+    if pooled is None or makes_vectors or not architecture.ranks(fields):
         return pooled
     return PoolingConfig(None, pooled.length, Reranking(architecture.scored(fields)))
 

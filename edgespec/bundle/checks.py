@@ -30,6 +30,7 @@ _MOST_ROWS = 64  # of a block
 # of a recurrent layer
 _MOST_BEFORE = 15
 _MOST_NUMBERS = 2**24
+_MOST_GROWTH, _FARTHEST = 1e3, 1 << 31  # of queries, and positions
 _SIZES = {
     "layers": (1, 10_000),
     "hidden_size": (1, 1 << 20),
@@ -232,7 +233,8 @@ def _of_tables(where: str, tables: Sequence[RopeTable]) -> Iterator[_Check]:
         yield f"{where}: RoPE table {table.name}: inv_freq", freq, known
         yield f"{where}: RoPE table {table.name}: attention_factor", factor, 0 < factor < math.inf
         if (growth := table.growth) is not None:
-            known = 0 < growth.scale < math.inf and growth.span >= 1 and growth.offset >= 0
+            known = 0 < growth.scale <= _MOST_GROWTH
+            known = known and 1 <= growth.span <= _FARTHEST and 0 <= growth.offset <= _FARTHEST
             yield f"{where}: RoPE table {table.name}: growth", growth, known
 
 

@@ -86,6 +86,14 @@ class Growth:
         """Returns what the query of a position is multiplied by."""
         return 1 + self.scale * math.log1p((position + self.offset) // self.span)
 
+    def factors(self, count: int) -> list[float]:
+        """Returns what the queries of so many first positions are multiplied by."""
+        found = list[float]()
+        while len(found) < count:
+            same = self.span - (len(found) + self.offset) % self.span
+            found += [self.factor(len(found))] * min(same, count - len(found))
+        return found
+
 
 @dataclass(frozen=True)
 class RopeTable:

@@ -84,10 +84,12 @@ def export(arguments: argparse.Namespace) -> int:
             if held_out is not None:
                 quality = held_out.quality(folder)
             tokenizer = Tokenizer.from_folder(folder)
-            if bundles.load(folder).target.writes:
+            loaded = bundles.load(folder)
+            fault = None
+            if loaded.target.writes:
                 tokenizer.require_messages_shown(Path(arguments.checkpoint))
-            fault = tokenizer.chat_fault()
-            vocabularies = VocabularyMap.of(bundles.load(folder), tokenizer)
+                fault = tokenizer.chat_fault()
+            vocabularies = VocabularyMap.of(loaded, tokenizer)
     report = made.report
     share = report.bundle_bytes / report.source_bytes
     tell(

@@ -35,6 +35,7 @@ _LOGIT_ROWS = "logit_rows"
 _POOL = {"TreeAttention": 3, "ShortConv": 2, "GatedDelta": 5, "StateSpace": 7}  # number of an input
 _TILES = {"BlockEmbedding": 1, "BlockLinear": 3, "ExpertLinear": 4}  # the first input of tiles
 _PART = 1 << 13  # rows of a matrix that are unpacked at a time
+_MOST_POSITIONS = 1 << 17  # that have rotations: texts to learn from are far shorter
 
 
 @dataclass(frozen=True)
@@ -222,8 +223,8 @@ class TorchTarget:
         return made.to(self.device.device) if made.is_floating_point() else made
 
     def _rotations(self) -> Iterator[tuple[str, Tensor]]:
-        """Yields cosines and sines of all positions by their names in the graph."""
-        places = np.arange(self.role.context_length)
+        """Yields cosines and sines of positions by their names in the graph."""
+        places = np.arange(min(self.role.context_length, _MOST_POSITIONS))
         for table in self.role.rope_tables:
             if table.name in self.role.native.ropes:
                 turns = RotationTable(table)

@@ -253,7 +253,7 @@ class Forward:
             angles = np.outer(every, rope.inv_freq.astype(np.float64))
             scales = rope.scales
             if rope.growth is not None:
-                scales = scales * np.array([[rope.growth.factor(n)] for n in range(len(every))])
+                scales = scales * np.array(rope.growth.factors(len(every)))[:, None]
             for name, turn in zip(rope_inputs(table), (np.cos, np.sin), strict=True):
                 rows[name] = (scales * turn(angles)).astype(np.float32)
         return rows

@@ -66,6 +66,7 @@ def _normalized(native: LayerGraph, qkv: str, layer: Attention) -> str:
 def _grown(native: LayerGraph, qkv: str, layer: Attention) -> str:
     """Emits queries times what they grow by, beside keys and values."""
     assert layer.q_norm is None, "it would undo that"
+    assert not layer.gated, "gates lie among the queries"
     g = native.graph
     asked, *others = (each.out_features for each in layer.linears[:-1])
     q, rest = g.multi_op("Split", qkv, g.ints(asked, sum(others)), outputs=2, axis=1)

@@ -18,19 +18,19 @@ if TYPE_CHECKING:
 _TABLE = "growth"
 
 
-def with_growth(decoder: Decoder, growth: Growth | None, still: bool = False) -> Decoder:
+def with_growth(decoder: Decoder, growth: Growth | None, unrotated: bool = False) -> Decoder:
     """Returns the description of a model whose queries grow, unless no text is so long.
 
     Args:
         decoder: The description without that.
         growth: What they grow by; None: they do not.
-        still: Whether they grow in layers without RoPE alone.
+        unrotated: Whether they grow in layers without RoPE alone.
     """
     if growth is None or growth.factor(decoder.context_length - 1) == 1:
         return decoder
 
     def grown(sublayer: Sublayer) -> Sublayer:
-        if isinstance(sublayer, Attention) and not (still and sublayer.rope):
+        if isinstance(sublayer, Attention) and not (unrotated and sublayer.rope):
             return replace(sublayer, growth=_TABLE)
         return sublayer
 

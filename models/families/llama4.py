@@ -69,7 +69,7 @@ class Llama4(PartialRotation, SmolLm3):
         growth = None
         if fields.get("attn_temperature_tuning"):  # published as 4, too
             growth = Growth(fields.number("attn_scale"), fields.integer("floor_scale"), 1)
-        return with_growth(super().decoder(), growth, still=True)
+        return with_growth(super().decoder(), growth, unrotated=True)
 
     def attention(self, index: int) -> Attention:
         """Returns the attention of a layer."""

@@ -57,7 +57,7 @@ class Grower(ABC):
         again.
         """
         before = self.hope(draft.generation)
-        found = draft.hope if draft.sequence.length else FIRST_HOPE
+        found = draft.hope if draft.learned else FIRST_HOPE
         self._hopes[draft.generation.is_sampled] = before + (found - before) * _TEXT_WEIGHT
 
     @abstractmethod

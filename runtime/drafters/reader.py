@@ -41,6 +41,7 @@ class DraftSequence:
         idle: rounds since the model drafted.
         wait: rounds after which it is tried again.
         drafted: whether a tree waits for the target's choices, or was begun for the next round.
+        learned: whether the model's word of a row has moved the hope.
     """
 
     generation: Generation
@@ -50,6 +51,7 @@ class DraftSequence:
     idle: int = 0
     wait: int = FIRST_WAIT
     drafted: bool = False
+    learned: bool = False
 
     def expect(self, acceptance: float, reached: float = 1.0) -> None:
         """Learns how likely the model's best token after a row is to be chosen.
@@ -59,6 +61,7 @@ class DraftSequence:
             reached: probability that the target's choices reach the row.
         """
         self.hope += (acceptance - self.hope) * _HOPE_WEIGHT * reached
+        self.learned = True
 
 
 class DraftReader(ABC):

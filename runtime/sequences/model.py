@@ -124,7 +124,7 @@ class RotationTable:
             angles = np.arange(count, dtype=np.float64)[:, None] * self._inv_freq
             scale = self._scale
             if self._growth is not None:
-                scale = scale * np.array([[self._growth.factor(n)] for n in range(count)])
+                scale = scale * np.array(self._growth.factors(count))[:, None]
             self._cos = (scale * np.cos(angles)).astype(np.float32)
             self._sin = (scale * np.sin(angles)).astype(np.float32)
         if np.ndim(positions) == 1:

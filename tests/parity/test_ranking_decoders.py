@@ -8,11 +8,13 @@ from checkpoints import ODD_SHAPES, edit_json, make_checkpoint, randomize, write
 from embeddings import write
 from encoders import make_ranker as make_encoder_ranker
 from native_llms import with_library
+from small_configs import SPECIAL
 from tokenizers import Tokenizer
 from transformers import CONFIG_MAPPING, AutoModelForSequenceClassification
 
 from edgespec import LLM, export
 from edgespec.bundle import Reranking
+from edgespec.cli import main
 from edgespec.errors import CheckpointError, ContextLengthError, InputError, UnsupportedModelError
 from edgespec.export import ExportOptions
 from edgespec.models import load_checkpoint
@@ -169,6 +171,34 @@ def test_the_step_that_an_encoder_has_alone_and_its_longest_pair(tmp_path):
         found = load_checkpoint(tmp_path / "checkpoint")
         assert found.ranking == Reranking("first")
         assert found.decoder.context_length == (64 if steps else 512)
+
+
+def pool(folder):
+    """Say that rows become vectors, as sentence-transformers does."""
+    write(folder / "modules.json", [step("Transformer"), step("Pooling", "1_Pooling")])
+    write(folder / "1_Pooling" / "config.json", {"pooling_mode_mean_tokens": True})
+
+
+@pytest.mark.parametrize("make", [make_labelled, make_encoder_ranker])
+def test_a_folder_that_says_how_rows_become_vectors_ranks_nothing(tmp_path, make):
+    make(tmp_path, "qwen2" if make is make_labelled else "bert")
+    assert load_checkpoint(tmp_path).ranking is not None
+    pool(tmp_path)
+    found = load_checkpoint(tmp_path)
+    assert found.ranking is None
+    assert found.embedding is not None
+    assert found.decoder.scorer is None
+
+
+def test_rows_that_are_scored_are_not_scaled_as_logits_are(tmp_path):
+    make_labelled(tmp_path, "minicpm3", **SPECIAL["minicpm3"], dim_model_base=16)
+    assert load_checkpoint(tmp_path).decoder.norm.factor == 1
+
+
+def test_a_template_of_queries_and_documents_is_not_called_broken(tmp_path, capsys):
+    make_ranker(tmp_path / "checkpoint", "qwen2")
+    assert main(["export", str(tmp_path / "checkpoint"), "-o", str(tmp_path / "bundle")]) == 0
+    assert "the chat template" not in "".join(capsys.readouterr())
 
 
 def test_a_long_document_is_cut_and_a_long_query_refused(ranker):

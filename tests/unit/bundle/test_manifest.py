@@ -85,6 +85,9 @@ SCORES = [
                     {"scale": 0.0, "span": 8, "offset": 1},
                     {"scale": 0.1, "span": 0, "offset": 1},
                     {"scale": 0.1, "span": 8, "offset": -1},
+                    {"scale": 1e308, "span": 8, "offset": 1},
+                    {"scale": 0.1, "span": 10**30, "offset": 1},
+                    {"scale": 0.1, "span": 8, "offset": 10**30},
                 )
             ],
             "roles.target: RoPE table x: growth is Growth(",

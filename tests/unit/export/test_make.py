@@ -61,7 +61,8 @@ def test_what_was_just_written_is_hashed_once_and_what_was_copied_is_checked(
     sha256 = bundles.sha256
     monkeypatch.setattr(bundles, "sha256", noted)
     export.make(str(models / "target"), str(output), export.NO_DRAFT, FP32)
-    assert sorted(hashed) == sorted(bundles.load(output).manifest.files)
+    files = bundles.load(output).manifest.files
+    assert sorted(hashed) == sorted(files)
     hashed.clear()
     export.make(str(output), str(tmp_path / "copy"), export.NO_DRAFT)
     bundles.load(tmp_path / "copy")

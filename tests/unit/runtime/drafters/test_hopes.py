@@ -70,3 +70,12 @@ def test_what_was_not_read_is_tried_again():
     tried = [reads(engine, request((number, *LONG), 40)) for number in range(20)]
     assert not tried[0]
     assert any(tried)
+
+
+def test_nor_does_a_shared_beginning_count_as_read():
+    engine = engine_of(30.0)
+    for number in range(8):
+        reads(engine, request((*SHORT, number), 60))
+    tried = [reads(engine, request((*SHORT, 0, number, *LONG), 40)) for number in range(20)]
+    assert not tried[0]
+    assert any(tried)
