@@ -49,7 +49,7 @@ def write_head_file(head: Path, model: Path, output: Path) -> None:
     """Writes the file of a head, with matrices in Q8_0, as edgespec has them in int8.
 
     Args:
-        head: folder of the head.
+        head: folder of the head, or its GGUF file.
         model: GGUF file of its target, whose tokenizer llama.cpp looks for in the head's.
         output: the file, under this name when it is complete.
 
@@ -74,20 +74,21 @@ def write_head_file(head: Path, model: Path, output: Path) -> None:
 def _known(loaded: HeadCheckpoint) -> Head:
     """Returns the description of a head of the kind that peers read."""
     head = loaded.head
-    odd = sorted(head.tensors().keys() - _NAMES.keys())
-    if (
-        not isinstance(head, Head)
-        or odd
-        or head.architecture != EAGLE3
-        or head.norm_output
-        or len(head.taps) != _TAPS
-    ):
-        raise InputError(
-            f"{loaded.path}: other programs read {EAGLE3} heads of one layer and {_TAPS} taps with "
-            f"no further norms or gates, which this one has ({', '.join(odd) or head.taps}): "
-            "train one by `edgespec train-draft --kind eagle3`"
-        )
-    return head
+    if isinstance(head, Head) and head.architecture == EAGLE3:
+        others = sorted(head.tensors().keys() - _NAMES.keys())
+        if head.norm_output:
+            others.append("norm_output")
+        if len(head.taps) != _TAPS:
+            others.append(f"taps {head.taps}")
+        if not others:
+            return head
+    else:
+        others = [f"architecture {head.architecture}"]
+    raise InputError(
+        f"{loaded.path}: other programs read {EAGLE3} heads of one layer and {_TAPS} taps with no "
+        f"further norms, gates or biases, and this one has {', '.join(others)}: train one by "
+        "`edgespec train-draft --kind eagle3`"
+    )
 
 
 def _add_facts(writer: Any, head: Head, sizes: TargetSizes) -> None:
