@@ -31,14 +31,14 @@ def head_of(name: str, head: Path, model: Path, folder: Path) -> Path:
 
     Args:
         name: the peer's; edgespec reads it as it is.
-        head: folder of the head, or its GGUF file, which all read.
+        head: folder of the head, or its GGUF file, which may say more than others read.
         model: GGUF file of its target.
         folder: where the file is kept that is made of the head.
 
     Raises:
         PeerError: others do not read such heads.
     """
-    if name == OURS or head.is_file():
+    if name == OURS:
         return head
     file = folder / f"{'-'.join([model.stem, *version_of(head)])}.gguf"
     if not file.exists():

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import importlib
+import os
 import sys
 
 import gguf
 import numpy as np
 import pytest
 import torch
+from blocks import write_block
 from checkout import BENCHMARKS
 from checkpoints import make_checkpoint
+from gguf_heads import write_gguf_block, write_gguf_eagle3
 from ggufs import write_gguf
 from heads import HeadReference, write_head
 
@@ -155,3 +158,47 @@ def test_heads_of_other_kinds_are_left_to_edgespec(target, tmp_path, changes, na
         heads.head_of("llama.cpp", tmp_path / "head", file, tmp_path)
     assert heads.head_of("edgespec", tmp_path / "head", file, tmp_path) == tmp_path / "head"
     assert not list(tmp_path.glob("*.gguf"))
+
+
+def test_a_head_in_a_file_is_written_anew_and_again_when_it_changes(target, tmp_path):
+    model, file = target
+    weights, config = write_head(
+        tmp_path / "head", model.config, flat=False, norm_before_residual=False
+    )
+    given = tmp_path / "head.gguf"
+    write_gguf_eagle3(given, weights, config, norm_before_residual=None)
+    found = heads.head_of("xllamacpp", given, file, tmp_path / "models")
+    facts = gguf.GGUFReader(found).fields
+    assert facts["eagle3.norm_before_residual"].contents() is False
+    before, after = (opened(each, file) for each in (given, found))
+    np.testing.assert_array_equal(after.ids, before.ids)
+    os.utime(given, ns=(0, 0))
+    assert heads.head_of("openvino-genai", given, file, tmp_path / "models").stem != found.stem
+    assert heads.head_of("edgespec", given, file, tmp_path / "models") == given
+
+
+@pytest.mark.parametrize(
+    ("changes", "fields", "named"),
+    [
+        ({"norm_before_fc": True}, {}, r"has input_norm\.weight:"),
+        ({"num_hidden_layers": 2}, {}, r"has layers\.1\.input_layernorm\.weight, "),
+        ({}, {"rope.scaling.type": "linear", "rope.scaling.factor": 2.0}, "is scaled"),
+    ],
+    ids=str,
+)
+def test_what_the_file_of_a_head_says_besides_is_not_dropped(
+    target, tmp_path, changes, fields, named
+):
+    model, file = target
+    weights, config = write_head(tmp_path / "head", model.config, flat=False, **changes)
+    write_gguf_eagle3(tmp_path / "head.gguf", weights, config, **fields)
+    with pytest.raises(peers.PeerError, match=named):
+        heads.head_of("openvino-genai", tmp_path / "head.gguf", file, tmp_path / "models")
+
+
+def test_the_file_of_a_head_of_another_form_is_left_to_edgespec(target, tmp_path):
+    model, file = target
+    weights, config = write_block(tmp_path / "block", model.config)
+    write_gguf_block(tmp_path / "block.gguf", weights, config)
+    with pytest.raises(peers.PeerError, match=r"has architecture dflash: train one by"):
+        heads.head_of("xllamacpp", tmp_path / "block.gguf", file, tmp_path / "models")
