@@ -28,15 +28,22 @@ def write_openvino_target(model: Path, folder: Path) -> None:
     Args:
         model: folder of what the library makes of a GGUF file.
         folder: folder to create; weights are linked.
+
+    Raises:
+        ValueError: Its layers have other names than those that are known.
     """
+    graph = model / "openvino_model.xml"
+    text, layers = _LAYER.subn(r'"model.layers.\1/add"', graph.read_text(encoding="utf-8"))
+    if not layers:
+        raise ValueError(
+            f"{graph}: no layers are called as by openvino-genai 2026.4, {_LAYER.pattern}: "
+            "delete its folder, and have that release make it"
+        )
     folder.mkdir(parents=True)
     for file in model.iterdir():
         if file.suffix in (".bin", ".json") or "tokenizer" in file.name:
             (folder / file.name).symlink_to(file.resolve())
-    text = (model / "openvino_model.xml").read_text(encoding="utf-8")
-    (folder / "openvino_model.xml").write_text(
-        _LAYER.sub(r'"model.layers.\1/add"', text), encoding="utf-8"
-    )
+    (folder / graph.name).write_text(text, encoding="utf-8")
 
 
 def write_openvino_head(file: Path, target: Path, folder: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import os
 import sys
+from pathlib import Path
 
 import gguf
 import numpy as np
@@ -25,8 +26,9 @@ pytestmark = pytest.mark.slow
 
 sys.path.append(str(BENCHMARKS))  # last: names of ours come first
 
-peers, heads, openvino_head = map(
-    importlib.import_module, ("peers", "peers.heads", "peers.openvino_head")
+peers, heads, openvino_genai, openvino_head = map(
+    importlib.import_module,
+    ("peers", "peers.heads", "peers.openvino_genai", "peers.openvino_head"),
 )
 
 # Neither activations nor keys are rounded, as they are by default.
@@ -202,3 +204,46 @@ def test_the_file_of_a_head_of_another_form_is_left_to_edgespec(target, tmp_path
     write_gguf_block(tmp_path / "block.gguf", weights, config)
     with pytest.raises(peers.PeerError, match=r"has architecture dflash: train one by"):
         heads.head_of("xllamacpp", tmp_path / "block.gguf", file, tmp_path / "models")
+
+
+@pytest.fixture
+def made_by_openvino(tmp_path):
+    """What the library makes of a target, as far as names are concerned."""
+    folder = tmp_path / "target"
+    folder.mkdir()
+    (folder / "openvino_model.xml").write_text(
+        '<layer name="model.layers.self_attn.add1.layer0"/>\n'
+        '<layer name="model.layers.self_attn.add1.layer11"/>\n'
+    )
+    (folder / "openvino_model.bin").write_bytes(b"weights")
+    (folder / "openvino_tokenizer.xml").write_text("tokens")
+    return folder
+
+
+def test_openvinos_target_has_the_names_that_are_looked_for(made_by_openvino, tmp_path):
+    openvino_head.write_openvino_target(made_by_openvino, tmp_path / "named")
+    text = (tmp_path / "named/openvino_model.xml").read_text()
+    assert text == '<layer name="model.layers.0/add"/>\n<layer name="model.layers.11/add"/>\n'
+    assert (tmp_path / "named/openvino_model.bin").read_bytes() == b"weights"
+    assert (tmp_path / "named/openvino_tokenizer.xml").read_text() == "tokens"
+
+
+def test_a_target_with_other_names_is_not_kept(made_by_openvino, written):
+    (made_by_openvino / "openvino_model.xml").write_text('<layer name="add1"/>')
+    with pytest.raises(ValueError, match=r"target/openvino_model\.xml: no layers are called as"):
+        openvino_genai._with_head(str(made_by_openvino), str(written[-1]))
+    assert not made_by_openvino.with_name("target-named").exists()
+
+
+def test_openvinos_models_with_a_head_are_made_once(made_by_openvino, written):
+    pytest.importorskip("openvino")
+    begun = made_by_openvino.with_name("target-named.partial")
+    begun.mkdir()  # by a run that was ended
+    folders = openvino_genai._with_head(str(made_by_openvino), str(written[-1]))
+    assert [Path(each).name for each in folders] == ["target-named", written[-1].stem]
+    assert not begun.exists()
+    files = [Path(each) / "openvino_model.xml" for each in folders]
+    times = [each.stat().st_mtime_ns for each in files]
+    assert openvino_genai._with_head(str(made_by_openvino), str(written[-1])) == folders
+    assert [each.stat().st_mtime_ns for each in files] == times
+    assert (Path(folders[1]) / "openvino_tokenizer.xml").read_text() == "tokens"
