@@ -18,6 +18,7 @@ from edgespec import bundle as bundles
 from edgespec.cli.commands import doctor
 from edgespec.llm.load.portable import GraphForm, portable_forms, portable_graph
 from edgespec.measuring import passes
+from edgespec.measuring.llama_cpp import LlamaModel, ServerOptions
 from edgespec.measuring.passes import row_bytes
 from edgespec.models.embedded import BUNDLE
 from edgespec.runtime.engines import portable
@@ -166,8 +167,10 @@ class Server:
         self.how = how
 
     def handle_completions(self, asked, take):
-        for token in range(asked["n_predict"]):
+        count = asked["n_predict"]
+        for token in range(count):
             take({"__verbose": {"tokens": [token]}})
+        take({"__verbose": {"tokens": []}, "timings": {"draft_n_accepted": count // 2}})
 
 
 @pytest.fixture
@@ -206,6 +209,13 @@ def test_llama_cpp_is_shared_where_it_is_installed_and_reads_the_file(cli, tmp_p
     out = result.out
     assert "| llama.cpp (xllamacpp 2026.1) | plain " in out
     assert "| llama.cpp (xllamacpp 2026.1) | lookup " in out
+
+
+@pytest.mark.usefixtures("xllamacpp")
+def test_llama_cpp_tells_how_many_drafted_tokens_were_accepted():
+    model = LlamaModel(ServerOptions("model.gguf", None, "lookup", 1, 256, sequences=2))
+    assert model.texts([[1], [2]], 6, 0.0, 0, lambda: None) == [[*range(6)]] * 2
+    assert model.accepted == 6  # of both
 
 
 def test_what_is_refused(cli):

@@ -14,6 +14,9 @@ from types import SimpleNamespace
 import psutil
 import pytest
 from checkout import BENCHMARKS
+from checkpoints import make_checkpoint
+from ggufs import write_gguf
+from heads import write_head
 
 from edgespec.errors import InputError
 from edgespec.models.embedded import BUNDLE
@@ -44,13 +47,13 @@ def given(tmp_path):
 
 def test_a_peer_in_its_process_makes_texts_alone_and_at_once(tmp_path):
     with peers.Peer("edgespec", loading("lookup"), tmp_path) as peer:
-        alone = peer.texts([PROMPT], 12)
-        both = peer.texts([PROMPT, (20, 21)], 12)
+        alone = peer.texts([PROMPT * 4], 12)
+        both = peer.texts([PROMPT * 4, (20, 21)], 12)
         assert both.tokens[0] == alone.tokens[0]
         assert [len(text) for text in both.tokens] == [12, 12]
         assert 0 < alone.first <= alone.seconds
         assert 0 < alone.first_cpu <= alone.cpu
-        assert 0 <= alone.accepted < 12
+        assert 0 < alone.accepted < 12  # its text repeats itself
 
 
 def test_what_goes_wrong_in_a_peer_is_a_reason(tmp_path):
@@ -245,16 +248,21 @@ def test_a_head_is_a_setting_where_one_is_given(given, tmp_path):
     assert drafting == ["xllamacpp", "openvino-genai"]
 
 
-def test_a_head_that_peers_cannot_read_is_a_reason(told, tmp_path):
+def test_a_head_that_is_not_there_ends_the_comparison(told, tmp_path):
     told.head = tmp_path / "head"
     with pytest.raises(InputError, match="No such file or directory: give the folder of a head"):
         turns.Turns(told).run([turns.Task("code", 0, (PROMPT,), 5)], [("edgespec", "head")])
-    told.head.mkdir()
-    (told.head / "model.safetensors").touch()
+
+
+def test_a_head_that_peers_cannot_read_is_a_reason(told, tmp_path):
+    model = make_checkpoint(tmp_path / "target", "llama", num_hidden_layers=8)
+    write_gguf(tmp_path / "target", told.model)
+    told.head = tmp_path / "head"
+    write_head(told.head, model.config, edgespec_fusion="gated")
     done = turns.Turns(told)
     done.run([turns.Task("code", 0, (PROMPT,), 5)], [("edgespec", "head"), ("xllamacpp", "head")])
     assert [way for _, way in done.made] == [("edgespec", "head")]
-    assert str(told.model) in done.failures["xllamacpp head"]
+    assert "fusion_gate" in done.failures["xllamacpp head"]
 
 
 def test_a_program_keeps_a_core_busy_until_texts_are_made():
