@@ -254,7 +254,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--head",
         type=Path,
-        help="draft head (EAGLE-3 for others than edgespec), with which there is one more setting",
+        help="draft head (EAGLE-3 for others than edgespec), "
+        f"for the settings {' and '.join(HEADS)}; only edgespec has the second",
     )
     parser.add_argument(
         "--cache", type=Path, required=True, help="folder for environments and models, kept"
