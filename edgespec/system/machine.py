@@ -27,7 +27,7 @@ _SIBLINGS = "topology/thread_siblings_list"
 
 _LARGE = 1 << 21  # bytes of a large page
 _LEAST = 1 << 25  # bytes of a file that is worth it
-_ENOUGH = 0.25  # a share of large pages with which a file is left as it is
+_ENOUGH = 0.5  # a share of large pages with which a file is left as it is
 _SMAPS = Path("/proc/self/smaps")  # where Linux lists the mappings of this process
 
 
