@@ -91,6 +91,7 @@ def write_bundle(
         lines.append(line)
         nbytes += drafting.tensors.nbytes
     bundle.save_manifest(folder, manifest)
+    bundle.keep_verified(folder)
     size = sum(entry.size for entry in manifest.files.values())
     return ExportReport(nbytes, size, tuple(filter(None, lines)))
 
@@ -123,6 +124,7 @@ def attach_model(
     checkpoint = _draft(draft)
     writer = RoleWriter(folder, options, calibration, progress)
     bundle.save_manifest(folder, _with_draft(writer, manifest, checkpoint)[0])
+    bundle.keep_verified(folder)
     return checkpoint.tensors.nbytes
 
 

@@ -127,7 +127,6 @@ def partial_bundle(
     with replacing(output, options.overwrite, sources) as folder:
         if isinstance(source, Checkpoint):
             report = write_bundle(source, folder, model, options, progress, calibration)
-            bundles.keep_verified(folder)
         else:
             report = source.write(folder)
             if model is not None:
@@ -135,8 +134,6 @@ def partial_bundle(
         if head is not None:
             head.attach(folder, progress)
             report = replace(report, head=str(head))
-        if isinstance(source, Checkpoint):
-            bundles.keep_verified(folder)
         yield PartialBundle(folder, report)
     if isinstance(source, Checkpoint):  # else files are copies
         bundles.keep_verified(output)

@@ -157,7 +157,7 @@ def load(path: Path) -> Bundle:
 
 
 def keep_verified(path: Path) -> None:
-    """Lets a bundle be opened without hashing it: its files were hashed when they were written.
+    """Lets a bundle be opened without hashing it again: all its files were hashed just now.
 
     Raises:
         BundleError: if its manifest is damaged.

@@ -76,6 +76,7 @@ def attach_head(folder: Path, path: Path, weights: str, progress: Progress) -> H
     written = set(bundles.used_files(manifest)) - manifest.files.keys()
     files = manifest.files | _entries(folder, written)
     bundles.save_manifest(folder, replace(manifest, files=files))
+    bundles.keep_verified(folder)
     return checkpoint
 
 

@@ -82,15 +82,18 @@ def make_labelled(folder, kind, steps=None, **options):
     return model
 
 
-@pytest.fixture(scope="module", params=CASES)
-def ranker(request, tmp_path_factory):
-    """A model that ranks, its case, transformers' model and the tokenizer."""
-    folder = tmp_path_factory.mktemp("ranker")
-    case = CASES[request.param]
-    model = make_ranker(folder / "checkpoint", **case)
+def opened(make, case, folder):
+    """Yield a model that ranks, its case, transformers' model and the tokenizer."""
+    model = make(folder / "checkpoint", **case)
     export.make(folder / "checkpoint", folder / "bundle", options=ExportOptions("fp32"))
     with LLM(folder / "bundle", **PLAIN) as llm:
         yield llm, case, model, Tokenizer.from_file(str(folder / "checkpoint" / "tokenizer.json"))
+
+
+@pytest.fixture(scope="module", params=CASES)
+def ranker(request, tmp_path_factory):
+    """A model that scores by logits of tokens, see `opened`."""
+    yield from opened(make_ranker, CASES[request.param], tmp_path_factory.mktemp("ranker"))
 
 
 def expected(case, model, tokenizer, document, instruction):
@@ -117,13 +120,8 @@ def test_scores_are_logits_behind_the_chat_template(ranker, instruction):
 
 @pytest.fixture(scope="module", params=LABELLED)
 def labelled(request, tmp_path_factory):
-    """A model that transformers gives one score, its case, that model and the tokenizer."""
-    folder = tmp_path_factory.mktemp("labelled")
-    case = LABELLED[request.param]
-    model = make_labelled(folder / "checkpoint", **case)
-    export.make(folder / "checkpoint", folder / "bundle", options=ExportOptions("fp32"))
-    with LLM(folder / "bundle", **PLAIN) as llm:
-        yield llm, case, model, Tokenizer.from_file(str(folder / "checkpoint" / "tokenizer.json"))
+    """A model that transformers gives one score, see `opened`."""
+    yield from opened(make_labelled, LABELLED[request.param], tmp_path_factory.mktemp("labelled"))
 
 
 @torch.no_grad()
