@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from edgespec.errors import UnsupportedModelError
 from edgespec.models.config import ModelConfig
 from edgespec.models.families.qwen3 import Qwen3
 from edgespec.models.fields import ConfigFields
@@ -101,11 +100,6 @@ def load_block_head(files: HeadFiles, target: TargetSizes) -> HeadCheckpoint:
     check_shapes(tensors, shapes)
     ids = np.arange(target.tokens, dtype=np.int64)
     if head.lm_head is not None:
-        if files.gguf is not None:
-            raise UnsupportedModelError(
-                f"{files.path} proposes some tokens alone, which is not read from GGUF files: give "
-                "the original drafter"
-            )
         ids = read_ids(files.path, tensors, head.lm_head.out_features, target)
     return HeadCheckpoint(files.path, head, tensors, ids)
 

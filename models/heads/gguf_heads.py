@@ -65,6 +65,7 @@ _BLOCK_NAMING = Naming(
         "selector_predecessor.weight": "candidate_selector.predecessor_codebook",
         "selector_successor.weight": "candidate_selector.successor_codebook",
         "selector_hidden": "candidate_selector.hidden_projection",
+        "d2t": "d2t",
     },
     window=True,
     only={
@@ -156,6 +157,8 @@ def _block(reader: ConfigReader) -> dict[str, object]:
     config["architectures"] = [f"{'DSpark' if markov else form}DraftModel"]
     config["mask_token_id"] = reader.metadata.get("tokenizer.ggml.mask_token_id")
     config["target_layer_ids"] = [each - 1 for each in layers]  # whose output enters these
+    if ids := reader.shape("d2t"):
+        config["draft_vocab_size"] = ids[0]
     if markov:
         config["markov_rank"] = markov[-1]
         joined = trust[-1] if trust else 0

@@ -220,6 +220,7 @@ GGUFS = {
     "windows": ("dflash", {"layer_types": ["sliding_attention"] * 2, "sliding_window": 9}),
     "dflash2": ("dflash2", {"block_size": 5}),
     "dspark": ("dspark", {}),
+    "own tokens": ("dspark", {"draft_vocab_size": OUTPUTS}),
 }
 
 

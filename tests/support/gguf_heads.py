@@ -16,7 +16,7 @@ from ggufs import add_field, frequencies_of
 from edgespec.models.formats.safetensors_folder import SafetensorsFolder
 
 _MODEL = {
-    "fc": "fc", "hidden_norm": "enc.output_norm", "norm": "output_norm",
+    "fc": "fc", "hidden_norm": "enc.output_norm", "norm": "output_norm", "lm_head": "output",
     "markov_head.markov_w1": "markov_w1", "markov_head.markov_w2": "markov_w2",
     "confidence_head.proj": "conf_proj",
     "candidate_selector.hidden_projection": "selector_hidden",
@@ -70,7 +70,9 @@ def write_gguf_block(
         given["attention.sliding_window_pattern"] = [
             each == "sliding_attention" for each in config["layer_types"]
         ]
-    tensors = {_place(name): values.numpy() for name, values in weights.items()}
+    tensors = {_place(name): values.numpy() for name, values in weights.items() if name != "d2t"}
+    if "d2t" in weights:
+        tensors["d2t"] = _ids(weights["d2t"])
     _write(file, "dflash", {**given, **fields}, config["vocab_size"], tensors, group)
 
 
@@ -91,7 +93,7 @@ def write_gguf_eagle3(
     for name, values in weights.items():
         part = name.rpartition("self_attn.")[2].partition("_proj")[0]
         if name == "d2t":
-            tensors[name] = (values + torch.arange(len(values))).numpy()
+            tensors[name] = _ids(values)
         elif name == "input_norm.weight":
             tensors["enc.output_norm.weight"] = values.numpy()
         elif "lm_head" in name:
@@ -162,6 +164,11 @@ def _write(
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
+
+
+def _ids(offsets: torch.Tensor) -> Any:
+    """What `d2t` holds in these files: ids, and not how far they lie behind their numbers."""
+    return (offsets + torch.arange(len(offsets))).numpy()
 
 
 def _place(name: str) -> str:
