@@ -70,6 +70,7 @@ class Loading:
         draft_checkpoint: folder of the draft's.
         head: draft head that a text is drafted with in the draft's place: for edgespec as it was
             given, for others a GGUF file, see `peers.head_file`; None: in other settings.
+        form: what that file holds, eagle3, dflash or dspark; None: there is no such file.
         keeps: whether texts may use what earlier ones have computed.
     """
 
@@ -83,6 +84,7 @@ class Loading:
     checkpoint: str | None = None
     draft_checkpoint: str | None = None
     head: str | None = None
+    form: str | None = None
     keeps: bool = False
 
 

@@ -1,7 +1,8 @@
-"""An EAGLE-3 head in a GGUF file, as llama.cpp's converter writes it, for peers that read those."""
+"""Draft heads in GGUF files, as llama.cpp's converter writes them, for peers that read those."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import gguf
@@ -11,22 +12,25 @@ from gguf import GGMLQuantizationType as Kind
 from edgespec.errors import InputError
 from edgespec.export.heads.draft_head import target_sizes
 from edgespec.models import load_checkpoint
+from edgespec.models.heads.block_head import BlockHead
+from edgespec.models.heads.dflash import DFLASH, DSPARK
 from edgespec.models.heads.eagle3 import EAGLE3
-from edgespec.models.heads.head import Head
 from edgespec.models.heads.opening import load_head
 from edgespec.training.shape import rope_theta
 from peers.gguf_copy import copy_facts, finish
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from pathlib import Path
 
     from edgespec.models.heads.checkpoint import HeadCheckpoint, TargetSizes
+    from edgespec.models.heads.head import Head
 
-_TAPS = 3  # of a head that peers read
+_TAPS = 3  # of an EAGLE-3 head that peers read
+_TOGETHER = 32  # numbers that share a scale in Q8_0
 _GATE = "mlp.gate_proj"
 _LAYER = {
     "input_layernorm": "attn_norm",
-    "hidden_norm": "attn_norm_2",
     "self_attn.q_proj": "attn_q",
     "self_attn.k_proj": "attn_k",
     "self_attn.v_proj": "attn_v",
@@ -36,17 +40,69 @@ _LAYER = {
     "mlp.up_proj": "ffn_up",
     "mlp.down_proj": "ffn_down",
 }
-_NAMES = {
-    "embed_tokens.weight": "token_embd.weight",
+_MODEL = {
     "fc.weight": "fc.weight",
-    **{f"layers.0.{name}.weight": f"blk.0.{stored}.weight" for name, stored in _LAYER.items()},
     "norm.weight": "output_norm.weight",
     "lm_head.weight": "output.weight",
 }
 
 
+@dataclass(frozen=True)
+class _Form:
+    """What a form of heads is called in a file.
+
+    Attributes:
+        architecture: of the file.
+        layer: the file's names of parts of a layer.
+        model: its names of other tensors.
+        interleaved: whether dimensions of queries and keys that turn together are neighbours there.
+    """
+
+    architecture: str
+    layer: Mapping[str, str]
+    model: Mapping[str, str]
+    interleaved: bool = False
+
+    def names(self, layers: int) -> dict[str, str]:
+        """Returns the file's names by those of a head with so many layers."""
+        return {
+            **self.model,
+            **{
+                f"layers.{number}.{name}.weight": f"blk.{number}.{stored}.weight"
+                for number in range(layers)
+                for name, stored in self.layer.items()
+            },
+        }
+
+
+_BLOCK = _Form(
+    DFLASH,
+    {**_LAYER, "self_attn.q_norm": "attn_q_norm", "self_attn.k_norm": "attn_k_norm"},
+    {**_MODEL, "hidden_norm.weight": "enc.output_norm.weight"},
+)
+_FORMS = {
+    EAGLE3: _Form(
+        EAGLE3,
+        {**_LAYER, "hidden_norm": "attn_norm_2"},
+        {**_MODEL, "embed_tokens.weight": "token_embd.weight"},
+        interleaved=True,
+    ),
+    DFLASH: _BLOCK,
+    DSPARK: replace(
+        _BLOCK,
+        model={
+            **_BLOCK.model,
+            "markov_head.markov_w1.weight": "markov_w1.weight",
+            "markov_head.markov_w2.weight": "markov_w2.weight",
+            "confidence_head.proj.weight": "conf_proj.weight",
+            "confidence_head.proj.bias": "conf_proj.bias",
+        },
+    ),
+}
+
+
 def write_head_file(head: Path, model: Path, output: Path) -> None:
-    """Writes the file of a head, with matrices in Q8_0, as edgespec has them in int8.
+    """Writes the file of a head, with matrices in Q8_0 where rows allow, as edgespec has int8.
 
     Args:
         head: folder of the head, or its GGUF file.
@@ -60,41 +116,61 @@ def write_head_file(head: Path, model: Path, output: Path) -> None:
     """
     sizes = target_sizes(load_checkpoint(model))
     loaded = load_head(head, sizes)
-    known = _known(loaded)
+    form = _known(loaded)
     output.parent.mkdir(parents=True, exist_ok=True)
     partial = output.with_suffix(".partial")
-    writer = gguf.GGUFWriter(partial, EAGLE3)
-    _add_facts(writer, known, sizes)
+    writer = gguf.GGUFWriter(partial, form.architecture)
+    _add_facts(writer, loaded.head, sizes)
     copy_facts(gguf.GGUFReader(model), writer, "tokenizer.")
-    _add_tensors(writer, known, loaded, sizes)
+    _add_tensors(writer, form, loaded)
     finish(writer)
     partial.rename(output)
 
 
-def _known(loaded: HeadCheckpoint) -> Head:
-    """Returns the description of a head of the kind that peers read."""
+def form_of(file: Path) -> str:
+    """Returns the form of the head in a file of `write_head_file`: eagle3, dflash or dspark."""
+    reader = gguf.GGUFReader(file)
+    architecture = str(reader.fields["general.architecture"].contents())
+    markov = any(each.name.startswith("markov") for each in reader.tensors)
+    return DSPARK if markov else architecture
+
+
+def _known(loaded: HeadCheckpoint) -> _Form:
+    """Returns the form of a head, if it is one that peers read."""
     head = loaded.head
-    if isinstance(head, Head) and head.architecture == EAGLE3:
-        others = sorted(head.tensors().keys() - _NAMES.keys())
-        if head.norm_output:
-            others.append("norm_output")
-        if len(head.taps) != _TAPS:
-            others.append(f"taps {head.taps}")
-        if not others:
-            return head
-    else:
+    form = _FORMS.get(head.architecture)
+    if form is None:
         others = [f"architecture {head.architecture}"]
+    else:
+        others = sorted(head.tensors().keys() - form.names(_depth(head)).keys())
+        others += _unlike(head)
+        if not others:
+            return form
     raise InputError(
-        f"{loaded.path}: other programs read {EAGLE3} heads of one layer and {_TAPS} taps with no "
-        f"further norms, gates or biases, and this one has {', '.join(others)}: train one by "
-        "`edgespec train-draft --kind eagle3`"
+        f"{loaded.path}: other programs read {EAGLE3} heads of one layer and {_TAPS} taps, and "
+        f"{DFLASH} and {DSPARK} heads, with no further norms, gates, biases or windows, and this "
+        f"one has {', '.join(others)}: train one by `edgespec train-draft --kind {EAGLE3}`"
     )
 
 
-def _add_facts(writer: Any, head: Head, sizes: TargetSizes) -> None:
+def _depth(head: Head | BlockHead) -> int:
+    """Returns how many layers peers read of a head."""
+    return head.depth if isinstance(head, BlockHead) else 1
+
+
+def _unlike(head: Head | BlockHead) -> list[str]:
+    """Returns what peers do not read of a head, but for its tensors."""
+    if isinstance(head, BlockHead):
+        causal = any(layer.causal or layer.attention.window for layer in head.layers)
+        return ["windows, or rows that see no later ones"] if causal else []
+    others = ["norm_output"] if head.norm_output else []
+    return others if len(head.taps) == _TAPS else [*others, f"taps {head.taps}"]
+
+
+def _add_facts(writer: Any, head: Head | BlockHead, sizes: TargetSizes) -> None:
     attention = head.attention
     width, _ = head.tensors()[f"layers.0.{_GATE}.weight"]
-    writer.add_block_count(1)
+    writer.add_block_count(_depth(head))
     writer.add_context_length(head.context_length)
     writer.add_embedding_length(head.hidden_size)
     writer.add_feed_forward_length(width)
@@ -105,12 +181,20 @@ def _add_facts(writer: Any, head: Head, sizes: TargetSizes) -> None:
     writer.add_layer_norm_rms_eps(head.norm.eps)
     writer.add_rope_dimension_count(attention.head_dim)
     writer.add_rope_freq_base(_theta(head, sizes))
-    writer.add_array(f"{EAGLE3}.target_layers", list(head.taps))
-    writer.add_uint32(f"{EAGLE3}.target_hidden_size", sizes.hidden_size)
-    writer.add_bool(f"{EAGLE3}.norm_before_residual", head.layer.norm_before_residual)
+    kind = writer.arch
+    writer.add_array(f"{kind}.target_layers", list(head.taps))
+    if isinstance(head, BlockHead):
+        writer.add_uint32(f"{kind}.block_size", head.size)
+        writer.add_bool(f"{kind}.sample_from_anchor", head.from_anchor)
+        trusts = head.markov is not None and head.markov.confidence is not None
+        writer.add_bool(f"{kind}.has_confidence_head", trusts)
+        writer.add_mask_token_id(head.mask_token)
+    else:
+        writer.add_uint32(f"{kind}.target_hidden_size", sizes.hidden_size)
+        writer.add_bool(f"{kind}.norm_before_residual", head.layer.norm_before_residual)
 
 
-def _theta(head: Head, sizes: TargetSizes) -> float:
+def _theta(head: Head | BlockHead, sizes: TargetSizes) -> float:
     """Returns the base of a head's rotation, which is its own or the target's."""
     turns = np.asarray(sizes.inv_freq if head.rope is None else head.rope.inv_freq)
     theta = rope_theta(turns.tolist())
@@ -119,17 +203,19 @@ def _theta(head: Head, sizes: TargetSizes) -> float:
     return theta
 
 
-def _add_tensors(writer: Any, head: Head, loaded: HeadCheckpoint, sizes: TargetSizes) -> None:
+def _add_tensors(writer: Any, form: _Form, loaded: HeadCheckpoint) -> None:
+    head = loaded.head
     shapes = head.tensors()
-    for name, stored in _NAMES.items():
+    for name, stored in form.names(_depth(head)).items():
         if name not in shapes:
             continue
         values = loaded.tensors.read(name)
-        if "q_proj" in name or "k_proj" in name:  # dimensions that turn together are neighbours
+        if form.interleaved and ("q_proj" in name or "k_proj" in name):
             halves = values.reshape(-1, 2, head.attention.head_dim // 2, values.shape[1])
             values = halves.swapaxes(1, 2).reshape(values.shape)
-        kind = Kind.Q8_0 if values.ndim > 1 else Kind.F32
+        whole = values.ndim > 1 and values.shape[-1] % _TOGETHER == 0
+        kind = Kind.Q8_0 if whole else Kind.F32
         packed = gguf.quants.quantize(np.ascontiguousarray(values), kind)
         writer.add_tensor(stored, packed, raw_dtype=kind)
-    if len(loaded.ids) < sizes.vocab_size:
+    if head.lm_head is not None and head.lm_head.out_features < head.vocab_size:
         writer.add_tensor("d2t", loaded.ids, raw_dtype=Kind.I64)

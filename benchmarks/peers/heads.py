@@ -26,8 +26,8 @@ def version_of(head: Path) -> list[str]:
     return [head.name, str(weights.st_size), str(weights.st_mtime_ns)]
 
 
-def head_of(name: str, head: Path, model: Path, folder: Path) -> Path:
-    """Returns a head as a peer reads it.
+def head_of(name: str, head: Path, model: Path, folder: Path) -> tuple[Path, str | None]:
+    """Returns a head as a peer reads it, and the form that others than edgespec are told.
 
     Args:
         name: the peer's; edgespec reads it as it is.
@@ -39,13 +39,13 @@ def head_of(name: str, head: Path, model: Path, folder: Path) -> Path:
         PeerError: others do not read such heads.
     """
     if name == OURS:
-        return head
+        return head, None
+    from peers.head_file import form_of, write_head_file  # needs packages that nothing else does
+
     file = folder / f"{'-'.join([model.stem, *version_of(head)])}.gguf"
     if not file.exists():
-        from peers.head_file import write_head_file  # needs packages that nothing else does
-
         try:
             write_head_file(head, model, file)
         except EdgespecError as error:
             raise PeerError(str(error)) from error
-    return file
+    return file, form_of(file)

@@ -195,9 +195,9 @@ class Turns:
     def _loading(self, tasks: Sequence[Task], way: Way, folder: Path) -> Loading:
         given = self.arguments
         cells, sequences = (max(map(of, tasks)) for of in (_cells, _sequences))
-        head = None
+        head = form = None
         if way[1] in HEADS:
-            head = str(head_of(way[0], given.head, given.model, given.cache / "models"))
+            head, form = head_of(way[0], given.head, given.model, given.cache / "models")
         return Loading(
             target=str(given.model),
             draft=given.draft and str(given.draft),
@@ -208,7 +208,8 @@ class Turns:
             folder=str(folder),
             checkpoint=given.checkpoint and str(given.checkpoint),
             draft_checkpoint=given.draft_checkpoint and str(given.draft_checkpoint),
-            head=head,
+            head=head and str(head),
+            form=form,
             keeps=any(task.known for task in tasks),
         )
 
@@ -254,7 +255,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--head",
         type=Path,
-        help="draft head (EAGLE-3 for others than edgespec), "
+        help="draft head (EAGLE-3, DFlash or DSpark for others than edgespec), "
         f"for the settings {' and '.join(HEADS)}; only edgespec has the second",
     )
     parser.add_argument(

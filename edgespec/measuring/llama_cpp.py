@@ -16,7 +16,7 @@ REQUIREMENTS = ("xllamacpp",)
 SETTINGS = {
     "plain": "Server.handle_completions",
     "draft": "COMMON_SPECULATIVE_TYPE_DRAFT_SIMPLE, its defaults",
-    "head": "COMMON_SPECULATIVE_TYPE_DRAFT_EAGLE3, its defaults",
+    "head": "COMMON_SPECULATIVE_TYPE_DRAFT_EAGLE3, _DFLASH or _DSPARK, its defaults",
     "lookup": "COMMON_SPECULATIVE_TYPE_NGRAM_SIMPLE, its defaults",
 }
 """Ways to decode, and how each is set up."""
@@ -34,6 +34,7 @@ class ServerOptions:
         context: tokens of all texts that are made at once.
         sequences: texts at once.
         head: GGUF file of its draft head, for the setting `head`.
+        form: what that file holds: eagle3, dflash or dspark.
     """
 
     target: str
@@ -43,6 +44,7 @@ class ServerOptions:
     context: int
     sequences: int = 1
     head: str | None = None
+    form: str | None = None
 
 
 class LlamaModel:
@@ -70,11 +72,13 @@ class LlamaModel:
         how.cpuparams.n_threads = how.cpuparams_batch.n_threads = loading.threads
         if loading.setting == "lookup":
             how.speculative.types = [kinds.COMMON_SPECULATIVE_TYPE_NGRAM_SIMPLE]
-        drafting = {"draft": ("SIMPLE", loading.draft), "head": ("EAGLE3", loading.head)}
+        drafting = {"draft": ("simple", loading.draft), "head": (loading.form, loading.head)}
         if loading.setting in drafting:
             draft = how.speculative.draft
             kind, draft.mparams.path = drafting[loading.setting]
-            how.speculative.types = [getattr(kinds, f"COMMON_SPECULATIVE_TYPE_DRAFT_{kind}")]
+            how.speculative.types = [
+                getattr(kinds, f"COMMON_SPECULATIVE_TYPE_DRAFT_{kind}".upper())
+            ]
             draft.cpuparams.n_threads = draft.cpuparams_batch.n_threads = loading.threads
         self._server = xllamacpp.Server(how)
 

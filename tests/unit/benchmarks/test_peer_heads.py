@@ -11,10 +11,10 @@ import gguf
 import numpy as np
 import pytest
 import torch
-from blocks import write_block
+from blocks import OUTPUTS, write_block
 from checkout import BENCHMARKS
 from checkpoints import make_checkpoint
-from gguf_heads import write_gguf_block, write_gguf_eagle3
+from gguf_heads import write_gguf_eagle3
 from ggufs import write_gguf
 from heads import HeadReference, write_head
 
@@ -57,19 +57,31 @@ def written(request, target, tmp_path_factory):
     weights, config = write_head(
         folder / "head", model.config, flat=request.param, norm_before_residual=residual
     )
-    found = heads.head_of("llama.cpp", folder / "head", file, folder)
+    found, form = heads.head_of("xllamacpp", folder / "head", file, folder)
+    assert form == "eagle3"
     return folder / "head", weights, config, found
+
+
+@pytest.fixture(scope="module", params=["dflash", "dspark"])
+def block(request, target, tmp_path_factory):
+    """A random drafter of blocks that proposes some tokens alone, and the file of it."""
+    model, file = target
+    folder = tmp_path_factory.mktemp("block")
+    few = {"draft_vocab_size": OUTPUTS}
+    write_block(folder / "head", model.config, request.param, flat=False, **few)
+    found, form = heads.head_of("xllamacpp", folder / "head", file, folder)
+    assert form == request.param
+    return folder / "head", found
 
 
 def opened(path, file):
     return load_head(path, target_sizes(load_checkpoint(file)))
 
 
-def test_a_written_head_is_the_head(written, target):
-    folder, _, _, found = written
-    before, after = (opened(each, target[1]) for each in (folder, found))
+def same(before, after):
+    """Both heads compute the same, up to the rounding of matrices to 8 bits."""
+    assert after.head.architecture == before.head.architecture
     assert after.head.taps == before.head.taps
-    assert after.head.layer.norm_before_residual == before.head.layer.norm_before_residual
     assert after.head.norm.eps == pytest.approx(before.head.norm.eps)
     np.testing.assert_allclose(after.head.rope.inv_freq, before.head.rope.inv_freq, rtol=1e-5)
     np.testing.assert_array_equal(after.ids, before.ids)
@@ -78,6 +90,23 @@ def test_a_written_head_is_the_head(written, target):
         values = before.tensors.read(name)
         most = np.abs(values).max() / 127 if values.ndim > 1 else 1e-6
         np.testing.assert_allclose(after.tensors.read(name), values, atol=most)
+
+
+def test_a_written_head_is_the_head(written, target):
+    folder, _, _, found = written
+    before, after = (opened(each, target[1]) for each in (folder, found))
+    same(before, after)
+    assert after.head.layer.norm_before_residual == before.head.layer.norm_before_residual
+
+
+def test_a_written_block_drafter_is_the_drafter(block, target):
+    before, after = (opened(each, target[1]) for each in block)
+    same(before, after)
+    parts = "size", "mask_token", "from_anchor"
+    assert [getattr(after.head, each) for each in parts] == [
+        getattr(before.head, each) for each in parts
+    ]
+    assert after.head.markov == before.head.markov
 
 
 def test_its_file_has_the_names_and_shapes_of_llama_cpp(written, target):
@@ -157,8 +186,9 @@ def test_heads_of_other_kinds_are_left_to_edgespec(target, tmp_path, changes, na
     model, file = target
     write_head(tmp_path / "head", model.config, **changes)
     with pytest.raises(peers.PeerError, match=f"{named}.*train-draft --kind eagle3"):
-        heads.head_of("llama.cpp", tmp_path / "head", file, tmp_path)
-    assert heads.head_of("edgespec", tmp_path / "head", file, tmp_path) == tmp_path / "head"
+        heads.head_of("xllamacpp", tmp_path / "head", file, tmp_path)
+    own = heads.head_of("edgespec", tmp_path / "head", file, tmp_path)
+    assert own == (tmp_path / "head", None)
     assert not list(tmp_path.glob("*.gguf"))
 
 
@@ -169,14 +199,14 @@ def test_a_head_in_a_file_is_written_anew_and_again_when_it_changes(target, tmp_
     )
     given = tmp_path / "head.gguf"
     write_gguf_eagle3(given, weights, config, norm_before_residual=None)
-    found = heads.head_of("xllamacpp", given, file, tmp_path / "models")
+    found, _ = heads.head_of("xllamacpp", given, file, tmp_path / "models")
     facts = gguf.GGUFReader(found).fields
     assert facts["eagle3.norm_before_residual"].contents() is False
     before, after = (opened(each, file) for each in (given, found))
     np.testing.assert_array_equal(after.ids, before.ids)
     os.utime(given, ns=(0, 0))
-    assert heads.head_of("openvino-genai", given, file, tmp_path / "models").stem != found.stem
-    assert heads.head_of("edgespec", given, file, tmp_path / "models") == given
+    again, _ = heads.head_of("openvino-genai", given, file, tmp_path / "models")
+    assert again.stem != found.stem
 
 
 @pytest.mark.parametrize(
@@ -198,12 +228,20 @@ def test_what_the_file_of_a_head_says_besides_is_not_dropped(
         heads.head_of("openvino-genai", tmp_path / "head.gguf", file, tmp_path / "models")
 
 
-def test_the_file_of_a_head_of_another_form_is_left_to_edgespec(target, tmp_path):
+@pytest.mark.parametrize(
+    ("form", "changes", "named"),
+    [
+        ("dflash2", {}, "architecture dflash2"),
+        ("dflash", {"sliding_window": 9, "layer_types": ["sliding_attention"] * 2}, "windows"),
+        ("dflash", {"is_causal": True}, "see no later ones"),
+    ],
+    ids=str,
+)
+def test_block_drafters_of_other_kinds_are_left_to_edgespec(target, tmp_path, form, changes, named):
     model, file = target
-    weights, config = write_block(tmp_path / "block", model.config)
-    write_gguf_block(tmp_path / "block.gguf", weights, config)
-    with pytest.raises(peers.PeerError, match=r"has architecture dflash: train one by"):
-        heads.head_of("xllamacpp", tmp_path / "block.gguf", file, tmp_path / "models")
+    write_block(tmp_path / "block", model.config, form, **changes)
+    with pytest.raises(peers.PeerError, match=f"this one has .*{named}.*: train one by"):
+        heads.head_of("xllamacpp", tmp_path / "block", file, tmp_path / "models")
 
 
 @pytest.fixture
