@@ -40,12 +40,13 @@ _MOST_DIMENSIONS = 4
 _LENGTH = struct.Struct("<Q")  # of a text
 
 # About the bytes of memory that things of a header take, the more so as they are processed. They
-# may take half the file's size: a model's vocabulary is far smaller than its weights.
+# may take half the file's size: a model's vocabulary is far smaller than its weights. A draft
+# head's is not, and is the model's.
 _FIELD = 256
 _TENSOR = 1024
 _NUMBER = 32
 _WORD = 128
-_LEAST_ROOM = 2**21
+_LEAST_ROOM = 2**26
 
 # Kinds of values, by their number in the file.
 _NUMBERS = {

@@ -6,6 +6,7 @@ import json
 import unicodedata
 from itertools import pairwise
 
+import gguf
 import numpy as np
 import pytest
 from hard_texts import HARD_TEXTS
@@ -24,6 +25,7 @@ from tokenizers import (
 
 from edgespec.bundle.tokenizers import parse_tokenizer
 from edgespec.models.fields import ConfigFields
+from edgespec.models.formats.gguf.opening import whole_header
 from edgespec.models.formats.gguf.splitting import SPLITTINGS
 from edgespec.models.formats.gguf.tokenizer import tokenizer_files
 from edgespec.models.formats.gguf.vocabulary import (
@@ -449,3 +451,15 @@ def test_tokens_of_phi_3_take_the_spaces_behind_them(architecture):
     plain = found.encode("<|user|>ab").ids
     assert (found.encode("<|user|>\n ab").ids == plain) == (architecture == "phi3")
     assert found.encode("<s>\nab").ids != found.encode("<s>ab").ids
+
+
+def test_the_small_file_of_a_head_may_hold_the_vocabulary_of_a_large_model(tmp_path):
+    tokens = [f"token{number}" for number in range(2**17)]
+    writer = gguf.GGUFWriter(tmp_path / "head.gguf", "eagle3")
+    writer.add_token_list(tokens)
+    writer.add_token_merges([f"{token} {token}" for token in tokens])
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.close()
+    header = whole_header(tmp_path / "head.gguf")
+    assert header.metadata["tokenizer.ggml.tokens"] == tokens
