@@ -9,13 +9,8 @@ from contextlib import suppress
 
 from edgespec.errors import MemoryLimitError
 from edgespec.runtime.drafters.acceptance import Acceptances
-from edgespec.runtime.drafters.reader import (
-    CHUNK,
-    FIRST_HOPE,
-    FIRST_WAIT,
-    DraftReader,
-    DraftSequence,
-)
+from edgespec.runtime.drafters.hopes import Hopes
+from edgespec.runtime.drafters.reader import CHUNK, FIRST_WAIT, DraftReader, DraftSequence
 from edgespec.runtime.speculation.generation import Generation, Reading
 from edgespec.runtime.speculation.plan import PassPlan
 from edgespec.runtime.speculation.schedule import PassPart
@@ -24,7 +19,6 @@ USUAL_READING = 4
 """Rows that a round's first call reads at most, if the model drafts in every round."""
 
 _LONGEST_WAIT = 256  # rounds until a draft that did not pay is tried again
-_TEXT_WEIGHT = 0.2  # of a text in what the next one hopes for
 
 
 class Grower(ABC):
@@ -38,27 +32,14 @@ class Grower(ABC):
         name: see above.
         reader: see above.
         acceptances: how often what it drafted was accepted.
+        hopes: what the texts so far let the next one hope for.
     """
 
     def __init__(self, name: str, reader: DraftReader) -> None:
         self.name = name
         self.reader = reader
         self.acceptances = Acceptances()
-        self._hopes = dict[bool, float]()  # of greedy texts and of sampled ones
-
-    def hope(self, generation: Generation) -> float:
-        """Returns the hope that a generation begins with, by those of the texts before it."""
-        return self._hopes.get(generation.is_sampled, FIRST_HOPE)
-
-    def learn(self, draft: DraftSequence) -> None:
-        """Learns what the next text may hope for.
-
-        What was hoped for in vain is forgotten by texts that are not read, so that it is tried
-        again.
-        """
-        before = self.hope(draft.generation)
-        found = draft.hope if draft.learned else FIRST_HOPE
-        self._hopes[draft.generation.is_sampled] = before + (found - before) * _TEXT_WEIGHT
+        self.hopes = Hopes()
 
     @abstractmethod
     def begin(self, draft: DraftSequence) -> None:
@@ -83,7 +64,7 @@ class Grower(ABC):
     def forget(self) -> None:
         """See `Drafter`."""
         self.acceptances = Acceptances()
-        self._hopes.clear()
+        self.hopes = Hopes()
 
     def make_room(self, draft: DraftSequence, depth: int) -> bool:
         """See `DraftReader`."""
@@ -147,7 +128,7 @@ class ModelDrafter:
         if not generation.drafts_by(self.name, self.in_auto):
             return False
         self._drafts[generation] = draft = self._reader.begin(generation)
-        draft.hope = self.grower.hope(generation)
+        draft.hope = self.grower.hopes.acceptance(generation)
         self.grower.begin(draft)
         return True
 
@@ -170,7 +151,7 @@ class ModelDrafter:
     def end(self, generation: Generation) -> None:
         """See `Drafter`."""
         draft = self._drafts.pop(generation)
-        self.grower.learn(draft)
+        self.grower.hopes.learn(generation, draft.hope if draft.learned else None)
         self.grower.end(generation)
         self._reader.end(draft)
 
@@ -217,4 +198,5 @@ class ModelDrafter:
         cost = self.model.cost
         reading = unread / CHUNK * cost.seconds(CHUNK)
         further = self._reader.chain_cost([part.generation])
-        return reading < plan.saving(draft.hope, cost, further) * part.generation.remaining
+        saving = plan.saving(draft.hope, cost, further)
+        return reading < saving * self.grower.hopes.further(part.generation)

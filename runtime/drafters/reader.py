@@ -11,6 +11,7 @@ import numpy as np
 from edgespec.runtime.arrays import Floats, Ids
 from edgespec.runtime.drafters.acceptance import Candidates, likeliest, listed
 from edgespec.runtime.drafters.frequent import FrequentTokens
+from edgespec.runtime.drafters.hopes import FIRST_ACCEPTANCE
 from edgespec.runtime.sampling.sampler import Sampler
 from edgespec.runtime.sequences.model import AFTER, Graph, Model, PassCost, Rows
 from edgespec.runtime.sequences.pool import TokenSequence
@@ -23,9 +24,6 @@ CHUNK = 64
 FIRST_WAIT = 8
 """Rounds until a draft that did not pay is tried again."""
 
-FIRST_HOPE = 0.85
-"""How likely the target is to choose a model's best token, where nothing is known of both."""
-
 _HOPE_WEIGHT = 0.1  # of a new estimate of an acceptance in the average
 
 
@@ -36,8 +34,8 @@ class DraftSequence:
     Attributes:
         generation: whose.
         sequence: what the model has read of it, with the model's slots.
-        first: position in the generation of the first token that the sequence has rows of.
         hope: how likely the target is to choose the model's best token, as a moving average.
+        first: position in the generation of the first token that the sequence has rows of.
         idle: rounds since the model drafted.
         wait: rounds after which it is tried again.
         drafted: whether a tree waits for the target's choices, or was begun for the next round.
@@ -46,8 +44,8 @@ class DraftSequence:
 
     generation: Generation
     sequence: TokenSequence
+    hope: float = FIRST_ACCEPTANCE
     first: int = 0
-    hope: float = FIRST_HOPE
     idle: int = 0
     wait: int = FIRST_WAIT
     drafted: bool = False

@@ -242,6 +242,11 @@ class Generation:
         return bool(self.rounds) or self.has_ended
 
     @property
+    def new_tokens(self) -> int:
+        """The number of tokens behind the prompt."""
+        return len(self.tokens) - len(self.request.prompt)
+
+    @property
     def remaining(self) -> int:
         """The largest number of tokens that may follow."""
         limits = self.request.limits
@@ -298,8 +303,7 @@ class Generation:
         if made.tokens[-1] in limits.stop_ids:
             self.finish = "stop"
         elif self.remaining <= 0:
-            new = len(self.tokens) - len(self.request.prompt)
-            self.finish = "length" if new >= limits.max_new_tokens else "context"
+            self.finish = "length" if self.new_tokens >= limits.max_new_tokens else "context"
 
     def fail(self, error: Exception) -> None:
         """Ends it with an error."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from engines import by_model, plain_engine, request, tokens_of
 from toys import toy_model
 
-from edgespec.runtime.drafters.reader import FIRST_HOPE
+from edgespec.runtime.drafters.hopes import FIRST_ACCEPTANCE, FIRST_LENGTH
 from edgespec.runtime.speculation.engine import Engine
 
 SHORT = (1, 2, 3)
@@ -22,7 +22,7 @@ def engine_of(noise):
 
 def hope_of(engine, **how):
     [drafter] = engine.drafters
-    return drafter.grower.hope(engine.add(request(SHORT, 1, **how)))
+    return drafter.grower.hopes.acceptance(engine.add(request(SHORT, 1, **how)))
 
 
 def reads(engine, asked):
@@ -44,12 +44,12 @@ def hopes_behind_texts(engine):
 def test_texts_teach_the_next_one_what_to_hope_for():
     right, wrong = engine_of(0.0), engine_of(30.0)
     of_right, of_wrong = hopes_behind_texts(right), hopes_behind_texts(wrong)
-    assert of_right[0] == of_wrong[0] == FIRST_HOPE
+    assert of_right[0] == of_wrong[0] == FIRST_ACCEPTANCE
     assert of_wrong == sorted(of_wrong, reverse=True)
     assert of_right[-1] > of_wrong[-1] + 0.1
-    assert hope_of(wrong, temperature=1.0) == FIRST_HOPE
+    assert hope_of(wrong, temperature=1.0) == FIRST_ACCEPTANCE
     wrong.forget()
-    assert hope_of(wrong) == FIRST_HOPE
+    assert hope_of(wrong) == FIRST_ACCEPTANCE
 
 
 def test_a_long_prompt_is_read_by_what_earlier_texts_let_hope():
@@ -79,3 +79,52 @@ def test_nor_does_a_shared_beginning_count_as_read():
     tried = [reads(engine, request((*SHORT, 0, number, *LONG), 40)) for number in range(20)]
     assert not tried[0]
     assert any(tried)
+
+
+def tokens_until_read(engine, asked):
+    """How many tokens come before the draft model has a part in a text."""
+    count = 0
+    for made in engine.generate(asked):
+        if made.source == "model":
+            return count
+        count += len(made.tokens)
+    return None
+
+
+def teach_lengths(engine, count, **how):
+    for number in range(12):
+        prompt = (*SHORT, number)
+        [*_, last] = tokens_of(plain_engine(), request(prompt, count))
+        found = tokens_of(engine, request(prompt, how.get("limit", 200), stop=[last]))
+        assert len(found) <= count
+
+
+def test_a_long_prompt_is_read_at_once_where_texts_are_mostly_long():
+    assert tokens_until_read(engine_of(0.0), request(LONG, 200)) < 2
+
+
+def test_where_texts_are_short_it_is_read_once_a_text_has_grown_long():
+    engine = engine_of(0.0)
+    teach_lengths(engine, 4)
+    assert tokens_until_read(engine, request(LONG, 12)) is None
+    assert 12 < tokens_until_read(engine, request(LONG, 200)) < 60
+    engine.forget()
+    assert tokens_until_read(engine, request(LONG, 200)) < 2
+
+
+def test_texts_that_were_cut_do_not_count_as_short():
+    engine = engine_of(0.0)
+    teach_lengths(engine, 4, limit=3)
+    assert tokens_until_read(engine, request(LONG, 200)) < 2
+
+
+def test_further_tokens_are_never_more_than_may_follow():
+    engine = engine_of(0.0)
+    [drafter] = engine.drafters
+    hopes = drafter.grower.hopes
+    assert hopes.further(engine.add(request(SHORT, 5))) == 5
+    assert hopes.further(engine.add(request(SHORT, 900))) == FIRST_LENGTH
+    generation = engine.add(request(SHORT, 900))
+    while generation.new_tokens <= FIRST_LENGTH:
+        engine.step()
+    assert hopes.further(generation) == generation.new_tokens

@@ -1,0 +1,76 @@
+"""Compares `auto` with plain decoding where prompts are long, and answers short or long.
+
+    python benchmarks/long_prompts.py MODEL --draft DRAFT
+
+A draft model must read a prompt before it drafts, which takes longer than a short answer saves. The
+model is asked about Python files, of which every other one is to be answered in a sentence. Texts are
+greedy, and end where the model ends them. Seconds are those behind the first token, so that the
+target's own reading is not among them; each file is asked about once in a setting.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from common import add_threads, count, exit_code, print_result, print_table
+
+from edgespec import LLM, Result
+
+_HERE = Path(__file__).parent
+_QUESTIONS = {
+    "short": "What is this file for? Answer in one short sentence.",
+    "long": "Explain in detail what each function of this file does.",
+}
+_SETTINGS = {"plain": "none", "auto": "auto"}
+
+
+def main() -> None:
+    arguments = _parse_arguments()
+    found = dict[tuple[str, str], list[Result]]()
+    files = sorted(_HERE.glob("*.py"))[: 2 * arguments.limit]
+    with LLM(arguments.model, draft=arguments.draft, threads=arguments.threads) as llm:
+        for number, file in enumerate(files):
+            kind = list(_QUESTIONS)[number % len(_QUESTIONS)]
+            words = llm.tokenizer.encode(file.read_text("utf-8"))[: arguments.tokens]
+            content = f"{llm.tokenizer.decode(words)}\n\n{_QUESTIONS[kind]}"
+            prompt = llm.chat_tokens([{"role": "user", "content": content}])
+            for setting, source in _SETTINGS.items():
+                how = {"draft_source": source, "max_new_tokens": arguments.n}
+                result = llm.generate(prompt, temperature=0, **how)
+                found.setdefault((kind, setting), []).append(result)
+    rows = [_row(kind, *[found[kind, setting] for setting in _SETTINGS]) for kind in _QUESTIONS]
+    print_table(["answers", "tokens", "plain s", "auto s", "plain to auto", "same"], rows)
+    print_result(
+        "long_prompts", {"model": arguments.model, "tokens": arguments.tokens, "rows": rows}
+    )
+
+
+def _row(kind: str, plain: Sequence[Result], auto: Sequence[Result]) -> list[object]:
+    before, after = _seconds(plain), _seconds(auto)
+    same = sum(one.tokens == other.tokens for one, other in zip(plain, auto, strict=True))
+    tokens = round(sum(each.new_tokens for each in plain) / len(plain))
+    times = [round(before, 2), round(after, 2), round(before / after, 2)]
+    return [kind, tokens, *times, f"{same} of {len(plain)}"]
+
+
+def _seconds(results: Sequence[Result]) -> float:
+    """Returns the seconds of all texts behind their first tokens."""
+    return sum(each.tpot_ms * (each.new_tokens - 1) / 1e3 for each in results)
+
+
+def _parse_arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description="Short and long answers to long prompts.")
+    parser.add_argument("model", help="bundle, GGUF file or checkpoint with a chat template")
+    parser.add_argument("--draft", default="auto", help="draft model or head")
+    parser.add_argument("--tokens", type=count, default=1000, help="of a file (default 1000)")
+    parser.add_argument("--limit", type=count, default=6, help="files of each kind (default 6)")
+    parser.add_argument("-n", type=count, default=384, help="most new tokens (default 384)")
+    add_threads(parser)
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    sys.exit(exit_code(main))
