@@ -3,9 +3,9 @@
     python benchmarks/long_prompts.py MODEL --draft DRAFT
 
 A draft model must read a prompt before it drafts, which takes longer than a short answer saves. The
-model is asked about Python files, of which every other one is to be answered in a sentence. Texts are
-greedy, and end where the model ends them. Seconds are those behind the first token, so that the
-target's own reading is not among them; each file is asked about once in a setting.
+model is asked about Python files, in turn in a sentence and in detail. Texts are greedy, and end
+where the model ends them. Seconds are those behind the first token, so that the target's own
+reading is not among them; each file is asked about once in a setting.
 """
 
 from __future__ import annotations
