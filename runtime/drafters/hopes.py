@@ -37,7 +37,8 @@ class Hopes:
         """Learns of a text that has ended.
 
         What was hoped for in vain is forgotten by texts that are not read, so that it is tried
-        again. Where a text was cut, nobody knows how long it would have become.
+        again. Where a text was cut, nobody knows how long it would have become, but that it is not
+        shorter.
 
         Args:
             generation: the text.
@@ -46,7 +47,7 @@ class Hopes:
         found = FIRST_ACCEPTANCE if acceptance is None else acceptance
         before = self.acceptance(generation)
         self._acceptances[generation.is_sampled] = before + (found - before) * _TEXT_WEIGHT
-        length = float(generation.new_tokens)
-        if generation.finish in ("length", "context"):
-            length = max(length, self._length)
-        self._length += (length - self._length) * _TEXT_WEIGHT
+        length = generation.new_tokens
+        whole = length > 0 and generation.finish not in ("length", "context")
+        if whole or length > self._length:
+            self._length += (length - self._length) * _TEXT_WEIGHT
