@@ -329,7 +329,6 @@ class Training:
     def facts(self) -> dict[str, Any]:
         """Returns what is known about the training, as JSON values."""
         progress = self.progress
-        promised = self._promised()
         bundle = self._target.bundle
         return {
             "kind": self._options.kind,
@@ -348,18 +347,21 @@ class Training:
                 for kind, shares in progress.kinds.items()
             },
             "expected_accepted": round(progress.expected, 3),
-            "promised_speedup": None if promised is None else round(promised, 3),
+            "promised_speedup": self._promised(progress.acceptance),
+            "promised_by_kind": {
+                kind: self._promised(shares) for kind, shares in progress.kinds.items()
+            },
             "acceptance_by_tokens": [list(each) for each in progress.history],
         }
 
-    def _promised(self) -> float | None:
+    def _promised(self, acceptance: Sequence[float]) -> float | None:
         """Returns the speed relative to plain decoding; None if it cannot be told yet."""
-        if not self.progress.acceptance:
+        if not acceptance:
             return None
         shape = self._trained.head.shape
         size = self._target.bundle.role_size(TARGET)
         drafting = partial(draft_seconds, shape, size, self._cost.seconds)
-        return promised_speedup(self.progress.acceptance, self._cost.seconds, drafting)
+        return round(promised_speedup(acceptance, self._cost.seconds, drafting), 3)
 
     def _spent(self, began: float) -> None:
         self.progress.seconds += time.monotonic() - began
@@ -374,7 +376,7 @@ class Training:
         if options.tokens is not None:
             done.append(progress.tokens / options.tokens)
         share = max(done) if len(done) > 1 else None
-        self._report(Status(doing, progress, speed, self._promised(), share))
+        self._report(Status(doing, progress, speed, self._promised(progress.acceptance), share))
 
 
 def _measured(bundle: Bundle, threads: int | None) -> PassCost:

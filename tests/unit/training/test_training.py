@@ -257,6 +257,9 @@ def test_a_head_has_the_layout_of_speculators_and_a_card(target, text, tmp_path)
     facts = config["edgespec"]
     assert verifier["name_or_path"] == facts["base_model"]
     assert facts["acceptance"] == [round(each, 4) for each in training.progress.acceptance]
+    assert facts["promised_by_kind"].keys() == facts["acceptance_by_kind"].keys()
+    [of_kind] = facts["promised_by_kind"].values()  # all texts are of one
+    assert of_kind == facts["promised_speedup"] >= 1
     card = (head / "README.md").read_text("utf-8")
     assert card.startswith("---\nlicense: other\ntags:\n- speculative-decoding")
     for part in (facts["base_model"], facts["weights"], "given texts, as they are", "| all |"):
