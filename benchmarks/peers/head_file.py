@@ -15,6 +15,7 @@ from edgespec.models import load_checkpoint
 from edgespec.models.heads.block_head import BlockHead
 from edgespec.models.heads.dflash import DFLASH, DSPARK
 from edgespec.models.heads.eagle3 import EAGLE3
+from edgespec.models.heads.head import Head
 from edgespec.models.heads.opening import load_head
 from edgespec.training.shape import rope_theta
 from peers.gguf_copy import copy_facts, finish
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from edgespec.models.heads.checkpoint import HeadCheckpoint, TargetSizes
-    from edgespec.models.heads.head import Head
 
 _TAPS = 3  # of an EAGLE-3 head that peers read
 _TOGETHER = 32  # numbers that share a scale in Q8_0
@@ -116,13 +116,13 @@ def write_head_file(head: Path, model: Path, output: Path) -> None:
     """
     sizes = target_sizes(load_checkpoint(model))
     loaded = load_head(head, sizes)
-    form = _known(loaded)
+    form, known = _known(loaded)
     output.parent.mkdir(parents=True, exist_ok=True)
     partial = output.with_suffix(".partial")
     writer = gguf.GGUFWriter(partial, form.architecture)
-    _add_facts(writer, loaded.head, sizes)
+    _add_facts(writer, known, sizes)
     copy_facts(gguf.GGUFReader(model), writer, "tokenizer.")
-    _add_tensors(writer, form, loaded)
+    _add_tensors(writer, form, known, loaded)
     finish(writer)
     partial.rename(output)
 
@@ -135,17 +135,17 @@ def form_of(file: Path) -> str:
     return DSPARK if markov else architecture
 
 
-def _known(loaded: HeadCheckpoint) -> _Form:
-    """Returns the form of a head, if it is one that peers read."""
+def _known(loaded: HeadCheckpoint) -> tuple[_Form, Head | BlockHead]:
+    """Returns the form of a head and the head, if it is one that peers read."""
     head = loaded.head
     form = _FORMS.get(head.architecture)
-    if form is None:
+    if form is None or not isinstance(head, Head | BlockHead):
         others = [f"architecture {head.architecture}"]
     else:
         others = sorted(head.tensors().keys() - form.names(_depth(head)).keys())
         others += _unlike(head)
         if not others:
-            return form
+            return form, head
     raise InputError(
         f"{loaded.path}: other programs read {EAGLE3} heads of one layer and {_TAPS} taps, and "
         f"{DFLASH} and {DSPARK} heads, with no further norms, gates, biases or windows, and this "
@@ -203,8 +203,7 @@ def _theta(head: Head | BlockHead, sizes: TargetSizes) -> float:
     return theta
 
 
-def _add_tensors(writer: Any, form: _Form, loaded: HeadCheckpoint) -> None:
-    head = loaded.head
+def _add_tensors(writer: Any, form: _Form, head: Head | BlockHead, loaded: HeadCheckpoint) -> None:
     shapes = head.tensors()
     for name, stored in form.names(_depth(head)).items():
         if name not in shapes:

@@ -195,7 +195,8 @@ class Turns:
     def _loading(self, tasks: Sequence[Task], way: Way, folder: Path) -> Loading:
         given = self.arguments
         cells, sequences = (max(map(of, tasks)) for of in (_cells, _sequences))
-        head = form = None
+        head: Path | None = None
+        form: str | None = None
         if way[1] in HEADS:
             head, form = head_of(way[0], given.head, given.model, given.cache / "models")
         return Loading(
@@ -208,7 +209,7 @@ class Turns:
             folder=str(folder),
             checkpoint=given.checkpoint and str(given.checkpoint),
             draft_checkpoint=given.draft_checkpoint and str(given.draft_checkpoint),
-            head=head and str(head),
+            head=None if head is None else str(head),
             form=form,
             keeps=any(task.known for task in tasks),
         )
