@@ -58,6 +58,7 @@ def test_bad_bodies_are_refused_with_a_reason(running, name):
 
 PIXEL = "data:image/png;base64,aGk="
 CALL = {"id": "1", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+NO_TEXT = {"name": "f", "arguments": {}}
 BAD_MESSAGES = {
     "none": ([], "messages is []"),
     "no list": ("hello", "messages is 'hello'"),
@@ -68,6 +69,10 @@ BAD_MESSAGES = {
     "a user's call": (
         [{"role": "user", "content": "a", "tool_calls": [CALL]}],
         "Only an answer may have tool",
+    ),
+    "arguments that are no text": (
+        [{"role": "assistant", "tool_calls": [{"id": "1", "function": NO_TEXT}]}],
+        "messages.0.tool_calls.0.function.arguments is {}: Input should be a valid string",
     ),
     "a call": ([{"role": "assistant", "tool_calls": [CALL]}], "knows no tools"),
     "a tool": ([{"role": "tool", "content": "a", "tool_call_id": "1"}], "knows no tools"),

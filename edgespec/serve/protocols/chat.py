@@ -170,7 +170,7 @@ class ChatAnswer(ChoicesAnswer):
         if part.reasoning:
             delta["reasoning_content"] = part.reasoning
         if part.calls:
-            delta["tool_calls"] = list(map(_call_delta, part.calls))
+            delta["tool_calls"] = _call_deltas(part.calls)
         logprobs = self._logprobs(part.logprobs)
         return {"index": part.choice, "delta": delta, "logprobs": logprobs, "finish_reason": None}
 
@@ -178,8 +178,17 @@ class ChatAnswer(ChoicesAnswer):
         return {"content": self._texts.told(logprobs), "refusal": None} if logprobs else None
 
 
-def _call_delta(piece: CallEvent) -> Json:
-    if piece.id is None:
-        return {"index": piece.index, "function": {"arguments": piece.arguments}}
-    function = {"name": piece.name, "arguments": piece.arguments}
-    return {"index": piece.index, "id": piece.id, "type": "function", "function": function}
+def _call_deltas(pieces: Sequence[CallEvent]) -> list[Json]:
+    """Returns one delta for each call: older clients of OpenAI's keep a first list as it is."""
+    deltas = dict[int, Json]()
+    for piece in pieces:
+        if piece.id is not None:
+            function = {"name": piece.name, "arguments": piece.arguments}
+            named = {"index": piece.index, "id": piece.id, "type": "function"}
+            deltas[piece.index] = {**named, "function": function}
+        elif piece.index in deltas:
+            deltas[piece.index]["function"]["arguments"] += piece.arguments
+        else:
+            arguments = {"arguments": piece.arguments}
+            deltas[piece.index] = {"index": piece.index, "function": arguments}
+    return list(deltas.values())

@@ -240,4 +240,5 @@ def refusal(error: ValidationError, what: str = "the body") -> RequestError:
 
 def _name(place: tuple[int | str, ...]) -> str:
     """Returns the name of the field at a place, which also has the members of unions."""
-    return ".".join(part for part in map(str, place) if not part.startswith(_MEMBER))[:SHOWN]
+    parts = (part[:SHOWN] for part in map(str, place) if not part.startswith(_MEMBER))
+    return ".".join(parts)
