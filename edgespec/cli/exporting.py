@@ -61,7 +61,7 @@ def export(arguments: argparse.Namespace) -> int:
     _refuse_alone(arguments)
     arguments.checkpoint = checkpoint_name(arguments.checkpoint)
     draft = _draft(arguments)
-    if draft is not None and (Path(arguments.checkpoint) / MANIFEST).is_file():
+    if (Path(arguments.checkpoint) / MANIFEST).is_file():
         return _attach(arguments, bundles.load(Path(arguments.checkpoint)), draft)
     graph = None if arguments.via else find_onnx(arguments.checkpoint)
     if arguments.via or graph is not None:
@@ -123,8 +123,13 @@ def _own_text(arguments: argparse.Namespace) -> Path | None:
     return None if arguments.calibrate == BUILT_IN else arguments.calibrate
 
 
-def _attach(arguments: argparse.Namespace, source: Bundle, draft: Path) -> int:
+def _attach(arguments: argparse.Namespace, source: Bundle, draft: Path | None) -> int:
     """Copies a bundle with another draft."""
+    if draft is None:
+        raise InputError(
+            f"{source.path} is a bundle already: give a model or head as --draft, to have a copy "
+            "with it, or export the checkpoint that it was made from"
+        )
     is_model = DraftHead.of(source.path, draft, arguments.draft_precision) is None
     _refuse_for_exported(arguments, draft if is_model else None)
     with role_bars() as show, _making(arguments, source.path, draft, show) as made:

@@ -61,7 +61,7 @@ def taken_out(
     """
     given: list[object] = []
     if not _are_messages(messages):
-        return messages, given  # a text; the chat template tells what is wrong with others
+        return messages, given  # a text, or what `for_template` refuses
     made: list[Mapping[str, Any]] = []
     for message in messages:
         content = message.get("content")

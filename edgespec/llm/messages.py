@@ -26,12 +26,37 @@ def for_template(messages: Messages) -> Sequence[Mapping[str, Any]]:
     and most show no ids: results come in the order of their calls.
 
     Raises:
-        InputError: if a part of a content is no text, or a call has no function.
+        InputError: if these are no messages, a part of a content is no text, or a call has no
+            function.
     """
     given = [{"role": "user", "content": messages}] if isinstance(messages, str) else messages
-    if not isinstance(given, Sequence) or not all(isinstance(m, Mapping) for m in given):
-        return given  # the template tells what is wrong with them
+    _check(given)
     return bind_results([_spoken(read_calls(_joined(message))) for message in given])
+
+
+def _check(messages: object) -> None:
+    """Refuses what templates would tell of in Python's words, or write as if it were a text."""
+    if not isinstance(messages, Sequence) or not messages:
+        raise InputError(
+            f"messages is {_shown(messages)}: give a text, or a list of one message or more"
+        )
+    for message in messages:
+        if not isinstance(message, Mapping) or not isinstance(message.get("role"), str):
+            raise InputError(
+                f"a message is {_shown(message)}: give a role and a content, as "
+                '{"role": "user", "content": ...}'
+            )
+        role, content = message["role"], message.get("content")
+        # Results of tools may be values: some templates write them as JSON.
+        silent = content is None and role == "assistant"
+        if not silent and role != "tool" and not isinstance(content, str | list | tuple):
+            raise InputError(
+                f"a message of {role} has the content {_shown(content)}: give a text, or parts"
+            )
+
+
+def _shown(value: object) -> str:
+    return "nothing" if value is None else reason(repr(value), 60)
 
 
 def _joined(message: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -142,8 +142,13 @@ class Stream(Unpicklable):
         """The finished text.
 
         Raises:
-            InputError: while the stream has not been read to its end.
+            InputError: while the stream has not been read to its end, or if it never was.
         """
+        if self._result is None and self._over:
+            raise InputError(
+                "the stream was closed or failed before its end, and has no result: `cancel` ends "
+                "a text with what it has"
+            )
         if self._result is None:
             raise InputError("the stream has no result yet: read it to its end")
         return self._result

@@ -77,3 +77,28 @@ def test_contents_that_are_null_are_empty():
     assert shown(BODY, ASKED, {"role": "assistant", "content": None}, ASKED) == (
         "<user>hi<assistant><user>hi"
     )
+
+
+@pytest.mark.parametrize(
+    ("messages", "said"),
+    [
+        (None, "messages is nothing: give a text, or a list"),
+        ([], r"messages is \[\]: give a text, or a list of one message or more"),
+        (ASKED, r"messages is \{'role': 'user', 'content': 'hi'\}: give a text, or a list"),
+        (["hi"], "a message is 'hi': give a role and a content"),
+        ([{"content": "hi"}], "a message is {'content': 'hi'}: give a role"),
+        ([{"role": None, "content": "hi"}], "a message is {'role': None, 'content'"),
+        ([{"role": "user"}], "a message of user has the content nothing: give a text, or parts"),
+        ([{"role": "system", "content": None}], "a message of system has the content nothing"),
+        ([ASKED, {"role": "assistant", "content": 5}], "of assistant has the content 5: give"),
+    ],
+)
+def test_what_is_no_conversation_is_refused_without_the_template(messages, said):
+    with pytest.raises(InputError, match=said):
+        for_template(messages)
+
+
+def test_results_of_tools_may_be_values_and_answers_without_a_text():
+    empty = {"role": "assistant"}
+    given = for_template([ASKED, empty, {**RESULT, "content": {"sum": 42}}])
+    assert [each.get("content") for each in given] == ["hi", None, {"sum": 42}]
