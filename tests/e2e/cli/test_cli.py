@@ -141,6 +141,13 @@ def test_an_export_option_that_would_do_nothing(cli, tmp_path):
     fails(result, "--draft-precision does nothing without --draft: add it")
 
 
+@pytest.mark.parametrize("draft", [[], ["--draft", "none"]], ids=str)
+def test_export_of_a_bundle_alone(cli, tmp_path, draft):
+    result = cli("export", BUNDLE, *draft, "-o", tmp_path / "out")
+    fails(result, f"{BUNDLE} is a bundle already: give a model or head as --draft")
+    assert not (tmp_path / "out").exists()
+
+
 def test_export_of_what_is_not_there(cli, tmp_path):
     fails(cli("export", tmp_path / "a" / "b" / "c", "-o", tmp_path / "out"), "no such folder")
 
