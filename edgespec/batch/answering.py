@@ -215,11 +215,15 @@ class Task:
             return self._answer.answer(result, self._of.model)
         assert self._answer is not None, "set before the text was begun"
         assert isinstance(result, Result), "a text's"
-        calls = (
+        cut = () if result.cut_call is None else (result.cut_call,)
+        calls = tuple(
             replace(call, id=self._origin.hash_of(place)[:_CALL_ID])
-            for place, call in enumerate(result.tool_calls)
+            for place, call in enumerate((*result.tool_calls, *cut))
         )
-        return self._answer.whole([replace(result, tool_calls=tuple(calls), reused=0)])
+        whole = len(result.tool_calls)
+        last = calls[whole] if cut else None
+        named = replace(result, tool_calls=calls[:whole], cut_call=last, reused=0)
+        return self._answer.whole([named])
 
 
 class _CancelledError(Exception):

@@ -136,6 +136,8 @@ def test_calls_are_the_same_in_every_run(batch, tmp_path):
         )
         for name in ("one", "two")
     ]
+    # One that is cut short is told, too.
+    lines.append(chat("cut", said["content"], tools=TOOLS, max_tokens=40, **fields))
     code, found = batch(lines, "first.jsonl", bundle=bundle)
     assert code == 0
     assert batch(lines, "again.jsonl", bundle=bundle)[0] == 0
@@ -146,10 +148,10 @@ def test_calls_are_the_same_in_every_run(batch, tmp_path):
     assert len({item["id"] for item in items}) == len(items) == 2
     chats = [ChatCompletion.model_validate(body(each), strict=True) for each in found[2:]]
     choices = [answer.choices[0] for answer in chats]
-    assert [choice.finish_reason for choice in choices] == ["tool_calls"] * 2
+    assert [choice.finish_reason for choice in choices] == ["tool_calls", "tool_calls", "length"]
     ids = [call.id for choice in choices for call in choice.message.tool_calls]
     ids += [item["call_id"] for item in items]
-    assert len(set(ids)) == 4
+    assert len(set(ids)) == 5
     assert all(len(each) == 9 for each in ids)
 
 
