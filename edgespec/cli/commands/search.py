@@ -111,8 +111,9 @@ def _show(found: Sequence[dict[str, Any]], hub: Sequence[dict[str, Any]]) -> Non
         table.add_column("name", no_wrap=True)
         for column in ("size", "memory", "tokens/s"):
             table.add_column(column, justify="right", no_wrap=True)
-        table.add_column("licence", overflow="fold")
-        table.add_column("drafts by", no_wrap=True)
+        # Most are "Apache-2.0", and few models have a draft with a name: those rows are folded.
+        table.add_column("licence", overflow="fold", min_width=10)
+        table.add_column("drafts by", overflow="fold")
         for each in found:
             rate = each["tokens_per_second"]
             table.add_row(

@@ -90,8 +90,8 @@ class LoadOptions(Options):
     )
     memory: int | str | dict[str, int] | None = option(
         None,
-        "limit for anonymous and shared memory: bytes or a size such as 2GiB, or one for "
-        "each device, such as cpu=8GiB,gpu=3GiB",
+        "limit for anonymous and shared memory: a size such as 2GiB, or one for each device, such "
+        "as cpu=8GiB,gpu=3GiB; in Python also a number of bytes",
         none="the free memory",
         metavar="SIZE",
         usual=True,
@@ -131,8 +131,8 @@ class LoadOptions(Options):
     )
     prompt_cache_size: int | str = option(
         "2GiB",
-        "bytes that it may take on disk, or a size such as 2GiB; what was not used for "
-        "longest gives way",
+        "size that it may take on disk, such as 2GiB, in Python also a number of bytes; what was "
+        "not used for longest gives way",
         least=1,
         metavar="SIZE",
     )

@@ -225,9 +225,12 @@ def test_search_goes_without_the_hub(cli, served, monkeypatch):
     assert "heads for qwen3:8b, to name behind --draft: RedHatAI/Qwen3-8B-speculator" in shown
     assert "qwen3:4b" in shown
     assert "the Hub does not answer" in shown
+    monkeypatch.setenv("COLUMNS", "80")
     every = cli("search").out
     assert "nomic-embed-text:v1.5" in every
     assert "the Hub" not in every
+    [row] = [line for line in every.splitlines() if line.startswith("qwen3:4b ")]
+    assert "Apache-2.0" in row, "the licence is folded"
     monkeypatch.setattr(constants, "ENDPOINT", served.address)
     assert cli("search", "zzz").out.startswith("there is no model for 'zzz'")
 
