@@ -99,10 +99,9 @@ def settings(file: str) -> dict[str, Any]:
 
 
 MODEL_HELP = (
-    "a name that `edgespec search` or `edgespec models` lists, such as qwen3.5:4b; a bundle, a "
-    "GGUF file, a checkpoint's folder, or owner/name, owner/name:Q4_K_M or owner/name:FILE.gguf on "
-    "the Hub; what is no bundle is made into one, once (default: the embedded pair, a "
-    "demonstration)"
+    "a name that `edgespec search` or `edgespec list` shows, such as qwen3.5:4b, a GGUF file, a "
+    "checkpoint's folder, a bundle, or owner/name, owner/name:Q4_K_M or owner/name:FILE.gguf on "
+    "the Hugging Face Hub (default: a small demonstration, which ships with edgespec)"
 )
 
 

@@ -19,22 +19,22 @@ from edgespec.cli.terminal import tell
 from edgespec.errors import InputError, did_you_mean
 
 COMMANDS = {
-    "run": "complete a prompt with a model",
+    "run": "answer or continue a prompt with a model",
     "chat": "talk to a model in the terminal",
-    "serve": "serve a model on this machine with OpenAI's API",
+    "serve": "serve models on this machine: OpenAI's, Anthropic's and Ollama's APIs, and a page",
     "batch": "answer a file of requests in OpenAI's batch format",
-    "export": "make a bundle to ship from a checkpoint",
+    "export": "make a bundle, which can be shipped, of a checkpoint or a GGUF file",
     "train-draft": "train a draft head for a model",
     "search": "find models by name, and what they would take on this machine",
     "models": "list, name and remove the bundles that were made of models",
     "pull": "download a model and make a bundle of it, without running it",
     "push": "send a draft head to the Hugging Face Hub",
-    "inspect": "show the contents of a bundle",
+    "inspect": "show what a model is, and what its bundle holds",
     "bench": "compare the speed of draft sources with plain decoding on this machine",
-    "eval": "measure a bundle's perplexity, and its distance from another bundle",
+    "eval": "measure how well a model predicts texts, and how far it is from another bundle",
     "devices": "list the devices of this machine that can run models",
     "doctor": "measure how near a model is to the limit of this machine, and say what would help",
-    "plan": "show how much memory a bundle needs, without loading it",
+    "plan": "show how much memory a model takes, without loading it",
     "completion": "print a script with which a shell completes commands, options and models",
 }
 """Commands; each is a module in `commands` (with _ for -) with `configure(parser)` and
@@ -44,11 +44,12 @@ SPELLINGS = {"list": ("models", "list"), "rm": ("models", "rm"), "show": ("inspe
 """What users of Ollama type, and the words that it stands for; `help` besides."""
 
 _OPTIONS = ("-h", "--help", "--version")
+_BEGINNING = "Begin with `edgespec chat`, which proposes models that suit this machine."
 _ABOUT_SPELLINGS = (
-    "As users of Ollama type them: `list` and `rm NAME` are `models list` and `models rm NAME`, "
-    "`show MODEL` is `inspect MODEL`, and `help COMMAND` is `COMMAND --help`. As users of "
-    "llama.cpp type them: -m FILE and -hf owner/name:Q4_K_M name a model, and -c, -t, -ngl, -s and "
-    "--temp are --context, --threads, --gpu-layers, --seed and --temperature."
+    "As in Ollama, `list` and `rm NAME` are `models list` and `models rm NAME`, `show MODEL` is "
+    "`inspect MODEL`, and `help COMMAND` is `COMMAND --help`. As in llama.cpp, -m FILE and "
+    "-hf owner/name:Q4_K_M name a model, and -c, -t, -ngl, -s and --temp are --context, --threads, "
+    "--gpu-layers, --seed and --temperature."
 )
 
 
@@ -212,14 +213,15 @@ class CommandParser(_Parser):
         text = super().format_help()
         for each, told in rare.items():
             each.help = told
-        return f"{text}\n{len(rare)} more options: {self.prog} --help-all\n"
+        more = f"{len(rare)} more option{'s' * (len(rare) > 1)}"
+        return f"{text}\n{more}: {self.prog} --help-all\n"
 
 
 def main_parser() -> argparse.ArgumentParser:
     """Returns the parser of all commands."""
     parser = _Parser(
         prog="edgespec",
-        description=(edgespec.__doc__ or "").split("\n")[0],
+        description=f"{(edgespec.__doc__ or '').splitlines()[0]} {_BEGINNING}",
         epilog=_ABOUT_SPELLINGS,
     )
     parser.add_argument("--version", action="version", version=f"edgespec {edgespec.__version__}")

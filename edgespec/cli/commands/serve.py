@@ -248,7 +248,9 @@ def execute(arguments: argparse.Namespace) -> int:
 
         def ready() -> None:
             are = "is" if len(served) == 1 else "are"
-            tell(f"{names} {are} served on {url}: Ctrl-C stops it", stream=sys.stderr)
+            served_on = f"{names} {are} served on {url}: a page to chat on"
+            api = f"{url.rstrip('/')}/v1 for programs"
+            tell(f"{served_on}, and {api}. Ctrl-C stops it", stream=sys.stderr)
 
         access = Access(
             keys, arguments.allow_host, arguments.allow_origin, arguments.prefix.rstrip("/")

@@ -53,10 +53,9 @@ class LoadOptions(Options):
     )
     draft: str = option(
         "auto",
-        f"draft source, which never changes the text, one of {', '.join(DRAFTS)}; auto: in "
-        "every round those with the highest expected speed; layer-skip: the target without some "
-        "layers; model, head or parallel, which predicts several tokens in a call: the bundle's "
-        "draft. Or a model or head to draft with, named as the target is",
+        f"what drafts, which never changes the text: {', '.join(DRAFTS)}, or a model or head "
+        "to draft with, named as the target is; auto takes in every round what is expected to be "
+        "the fastest",
         give="a draft source or a model",
         metavar="SOURCE|MODEL",
         usual=True,
@@ -90,48 +89,48 @@ class LoadOptions(Options):
     )
     memory: int | str | dict[str, int] | None = option(
         None,
-        "limit for anonymous and shared memory: a size such as 2GiB, or one for each device, such "
-        "as cpu=8GiB,gpu=3GiB; in Python also a number of bytes",
+        "limit for memory, without weights that are mapped from files: a size such as 2GiB, or "
+        "one for each device, such as cpu=8GiB,gpu=3GiB; in Python also a number of bytes",
         none="the free memory",
         metavar="SIZE",
         usual=True,
     )
     gpu_layers: int | None = option(
         None,
-        "number of the target's last layers that run, with the head, on the device gpu; the "
+        "number of the target's last layers that run on the GPU, with the output projection; the "
         "others run on `device`",
         none="all run on `device`",
         least=0,
     )
     lora: tuple[str | Path, ...] = option(
         (),
-        "adapter to load beside the model: a folder of PEFT, its file of weights, or a GGUF file; "
-        "its products are added with a scale, which is 1 or follows behind a colon, in all texts "
-        "that do not name others. With the scale 0 it is loaded for texts that name it",
+        "LoRA adapter to load beside the model: a folder of PEFT, its file of weights, or a GGUF "
+        "file. It adds to all texts that name no other, times SCALE, which is 1 unless it is "
+        "given; with 0 it waits for texts that name it",
         metavar="FILE[:SCALE]",
     )
     sessions: int = option(
         1,
-        "number of texts of full length that the caches have memory for; shorter texts share "
-        "it, and the least recently used are dropped",
+        "number of texts of full length that memory is planned for; shorter ones share it, and "
+        "the least recently used are dropped",
         least=1,
     )
     context_shift: bool = option(
         False,
-        "leave out the oldest turns, behind the system's message, of conversations that are too "
-        "long for the context, unless a request says otherwise",
+        "leave out the oldest turns of a conversation that is too long for the context, but for "
+        "the system's message, unless a request says otherwise",
     )
     prompt_cache: str | Path | None = option(
         None,
-        "folder for what texts have computed, from which later texts that begin alike go on, "
-        "in other processes, too; whoever can read it can find out what was asked",
+        "folder that keeps what was computed of prompts, so that later ones that begin alike are "
+        "answered sooner, by other processes, too; whoever can read it can find out what was asked",
         none="nothing is kept",
         give="a folder's name",
         metavar="FOLDER",
     )
     prompt_cache_size: int | str = option(
         "2GiB",
-        "size that it may take on disk, such as 2GiB, in Python also a number of bytes; what was "
+        "room on disk for the prompt cache, such as 2GiB, in Python also a number of bytes; what was "
         "not used for longest gives way",
         least=1,
         metavar="SIZE",

@@ -53,7 +53,9 @@ def test_a_command_shows_about_six_options_and_has_no_more_than_some(cli, capsys
     assert len(usual - OF_ALL) <= 7
     assert len(every - OF_ALL) <= (28 if command == "serve" else 20)  # for weeks, and for others
     assert {"-h", "-v", "--help-all"} <= every
-    assert f"{len(every - usual)} more options: edgespec {command} --help-all\n" in shown
+    more = len(every - usual)
+    told = f"\n{more} more option{'s' if more > 1 else ''}: edgespec {command} --help-all\n"
+    assert told in shown
 
 
 def test_models_are_pulled_listed_shown_and_removed(cli, tmp_path, own_cache):
