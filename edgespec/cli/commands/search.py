@@ -103,7 +103,7 @@ def _show(found: Sequence[dict[str, Any]], hub: Sequence[dict[str, Any]]) -> Non
     from rich.table import Table
 
     from edgespec.cli.consoles import HarmlessConsole
-    from edgespec.store.choosing import gigabytes
+    from edgespec.store.choosing import CONTEXT, gigabytes
 
     console = HarmlessConsole()
     if found:
@@ -113,7 +113,7 @@ def _show(found: Sequence[dict[str, Any]], hub: Sequence[dict[str, Any]]) -> Non
             table.add_column(column, justify="right", no_wrap=True)
         # Most are "Apache-2.0", and few models have a draft with a name: those rows are folded.
         table.add_column("licence", overflow="fold", min_width=10)
-        table.add_column("drafts by", overflow="fold")
+        table.add_column("draft, or kind", overflow="fold")
         for each in found:
             rate = each["tokens_per_second"]
             table.add_row(
@@ -125,6 +125,7 @@ def _show(found: Sequence[dict[str, Any]], hub: Sequence[dict[str, Any]]) -> Non
                 each["draft"] or each["head"] or each["kind"].replace(CHAT, ""),
             )
         console.print(table)
+        tell(f"memory with {CONTEXT:,} tokens of context; tokens/s estimated, without drafts")
     if hub:
         table = Table(box=None, padding=(0, 1, 0, 0), header_style="bold")
         table.add_column("on the Hub", no_wrap=True)

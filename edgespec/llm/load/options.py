@@ -130,8 +130,8 @@ class LoadOptions(Options):
     )
     prompt_cache_size: int | str = option(
         "2GiB",
-        "room on disk for the prompt cache, such as 2GiB, in Python also a number of bytes; what was "
-        "not used for longest gives way",
+        "room on disk for the prompt cache, such as 2GiB, in Python also a number of bytes; what "
+        "was not used for longest gives way",
         least=1,
         metavar="SIZE",
     )

@@ -210,10 +210,11 @@ def test_search_lists_the_catalogue_and_the_hub(cli, named, served, fast):
             "readable": True,
         }
     ]
-    assert served.asked[0].startswith("/api/models?search=Target&filter=gguf")
+    assert any(each.startswith("/api/models?search=Target&filter=gguf") for each in served.asked)
     shown = cli("search", "target").out
     assert "target:7b" in shown
     assert "too much" in shown
+    assert "4,096 tokens of context; tokens/s estimated, without drafts" in shown
     assert "tiny/target-GGUF" in shown
     assert all(len(line) <= 80 for line in shown.splitlines())
 
