@@ -93,8 +93,8 @@ def test_the_tables_of_models_are_those_of_the_code(monkeypatch):
     assert all((ROOT / test).exists() for test in table.FORMATS.values())
 
 
-def test_the_rooms_are_those_of_the_code():
-    """The table of rooms names every folder, and none that is not there."""
+def test_the_folders_are_those_of_the_code():
+    """The table names every folder, and none that is not there."""
     told = set()
     room = ""
     for row in re.findall(r"^\|.*\|$", PAGES["docs/architecture.md"], re.M)[2:]:
