@@ -22,8 +22,9 @@ from common import count, exit_code, names, print_result, print_table
 
 from edgespec import bundle as bundles
 from edgespec.bundle import DRAFT, TARGET
+from edgespec.bundle.options import GraphForm
 from edgespec.errors import InputError
-from edgespec.llm.load.portable import GraphForm, in_halves, portable_graph
+from edgespec.llm.load.portable import in_halves, portable_graph
 from edgespec.runtime.engines.portable import (
     accuracy_level,
     computing_nodes,

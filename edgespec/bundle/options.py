@@ -1,4 +1,4 @@
-"""The options with which a bundle is made, which its export reads and the command line shows."""
+"""The options with which a bundle is made, and a graph of it for a device."""
 
 from __future__ import annotations
 
@@ -63,3 +63,29 @@ class ExportOptions(Options):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+
+
+@dataclass(frozen=True)
+class GraphForm:
+    """What a portable graph is made of, by what its device computes; see docs/graph.md.
+
+    Attributes:
+        accuracy: `accuracy_level` of products in blocks: 4, which rounds activations to 8 bits, is
+            by far the fastest on CPUs; 0 is for GPUs.
+        half: True: all weights are rounded to half precision, in plain products, as NPUs want it;
+            None: floats are in half precision where that is exact; False: nothing is, nor caches,
+            since the device has no such numbers.
+        fused: None: standard operators and products in blocks alone. Else several of them are one
+            of ONNX Runtime's own, as far as the device computes them: `float16` and `float32`,
+            caches of these numbers; `norms` of queries and keys, `sinks`, and `soft_cap`, which
+            attention does besides; `recurrence`, layers with states; `halves`, all, and fast, in
+            half precision: the graph has that form, too, if `half` is None and it can.
+    """
+
+    accuracy: int
+    half: bool | None = None
+    fused: frozenset[str] | None = None
+
+    def fuses(self, *parts: str) -> bool:
+        """Whether fused operators do all of these."""
+        return self.fused is not None and self.fused.issuperset(parts)

@@ -195,7 +195,7 @@ class StandardAttention:
     def _kind_and_shape(self) -> tuple[int, Shape]:
         """The type of a pool's numbers, and its dimensions."""
         pool = self._low.inputs[self._names["pool"]]
-        half = pool.type.tensor_type.elem_type != FLOAT and self._low.half is not False
+        half = pool.type.tensor_type.elem_type != FLOAT and self._low.form.half is not False
         return _HALF if half else FLOAT, dims_of(pool)
 
     def _known(self, *new: str) -> _KeysAndValues:

@@ -40,7 +40,6 @@ class FusedAttention(StandardAttention):
 
     def fits(self) -> bool:
         """Whether the device computes all that this attention has."""
-        fused = self._low.fused or frozenset()
         kind, _ = self._kind_and_shape()
         wanted = {"float32" if kind == FLOAT else "float16"}
         if self._own["soft_cap"]:
@@ -48,7 +47,7 @@ class FusedAttention(StandardAttention):
         if self._names.get("sinks"):
             wanted.add("sinks")
         others = self._own["source"] == "other" or self._names.get("sight")
-        return wanted <= fused and not others
+        return self._low.form.fuses(*wanted) and not others
 
     def emitted(self) -> str:
         """See `StandardAttention`."""
@@ -125,7 +124,7 @@ class FusedAttention(StandardAttention):
             return True
         sizes = {self._low.sizes.get(self._names[each]) for each in ("q_norm", "k_norm")}
         by_head = sizes == {self._size} and own.get("q_eps") == own.get("k_eps")
-        return by_head and not own["norm_after_rope"] and "norms" in (self._low.fused or ())
+        return by_head and not own["norm_after_rope"] and self._low.form.fuses("norms")
 
     def _further(self, kind: int) -> list[str]:
         """Inputs of the operator behind those that say where rows lie."""

@@ -44,7 +44,7 @@ class FusedRecurrence(RecurrentLayer):
 
     def fits(self) -> bool:
         """Whether the device has the operators."""
-        return "recurrence" in (self._low.fused or ())
+        return self._low.form.fuses("recurrence")
 
     @abstractmethod
     def emitted(self) -> str:

@@ -15,6 +15,7 @@ import onnx
 from onnx import NodeProto, TensorProto
 
 from edgespec.bundle import OWN_FEATURES, READS_TARGET, SIGHT, TARGET_FEATURES
+from edgespec.bundle.options import GraphForm
 from edgespec.errors import InputError
 from edgespec.export.graph_builder import (
     CONTRIB,
@@ -51,32 +52,15 @@ _FOLLOWING = ("GatedDelta", "ShortConv", "StateSpace", "TreeAttention")  # opera
 _POOLS = ("pool.", "scales.", "rows.", "states.")  # declared by who reads them
 
 
-def lower(
-    graph: Path,
-    destination: Path,
-    accuracy: int,
-    half: bool | None = None,
-    part: bytes | None = None,
-    fused: frozenset[str] | None = None,
-) -> None:
+def lower(graph: Path, destination: Path, form: GraphForm, part: bytes | None = None) -> None:
     """Writes the portable form of a native graph.
 
     Args:
         graph: the native graph, beside the file of its tiles.
         destination: folder to make, of the files `GRAPH` and `DATA`. It appears when all is
             written, and stays as it is if it is there already.
-        accuracy: `accuracy_level` of products in blocks: 4, which rounds activations to 8 bits, is
-            by far the fastest on CPUs; 0 is for GPUs.
-        half: True: all weights are rounded to half precision, in plain products, as NPUs want it;
-            None: floats are in half precision where that is exact; False: nothing is, nor caches,
-            since the device has no such numbers.
+        form: what it is made of; for `halves` see `write_halves`.
         part: content of a part of the graph, which is written instead of all of it.
-        fused: None: standard operators and products in blocks alone. Else several of them are one
-            of ONNX Runtime's own, as far as the device computes them, see docs/graph.md: `float16`
-            and `float32`, caches of these numbers; `norms` of queries and keys, `sinks`, and
-            `soft_cap`, which attention does besides; `recurrence`, layers with states; `halves`,
-            all, and fast, in half precision: the graph has that form, too, if `half` is None and
-            it can, see `write_halves`.
 
     Raises:
         InputError: if the graph has operators that only CPUs have.
@@ -91,15 +75,15 @@ def lower(
         data = DataFile(partial / DATA)
         try:
             builder = GraphBuilder(native.graph.name, DATA)
-            low = Lowering(native.graph, graph.parent, builder, data, accuracy, half, fused)
-            if fused is not None:
+            low = Lowering(native.graph, graph.parent, builder, data, form)
+            if form.fused is not None:
                 low.apart = _read_by_units_alone(native.graph)
                 low.in_order = fusible_pools(low, native.graph, whole.graph)
             _emit(low, native.graph)
         finally:
             data.close()
         builder.save(partial / GRAPH)
-        if half is None and "halves" in (fused or ()):
+        if form.half is None and form.fuses("halves"):
             write_halves(partial / GRAPH, partial / HALVES, partial / HALVES_DATA)
         for each in partial.iterdir():  # a power cut must not leave half a file in a cache
             sync_file(each)
@@ -212,7 +196,7 @@ def _linear(low: Lowering, node: NodeProto) -> str:
     low.widths[node.output[0]] = sum(columns)
     factor = own.get("factor", 1.0)
     cap = own.get("soft_cap", 0.0)
-    fused = low.fused is not None
+    fused = low.form.fused is not None
     plain = not bias and not residual and factor == 1 and not cap
     if node.output[0] in low.apart and plain and len(matrices) == 2 and columns[0] == columns[1]:
         gate, up = (low.weights.linear(x, [each], width) for each in matrices)

@@ -19,6 +19,7 @@ from onnx import (
     numpy_helper,
 )
 
+from edgespec.bundle.options import GraphForm
 from edgespec.export.graph_builder import CONTRIB, DataFile, GraphBuilder, Shape
 from edgespec.export.portable.weights import PortableWeights, TileMatrix
 
@@ -37,9 +38,7 @@ class Lowering:
         folder: folder of its tiles.
         graph: receives the nodes.
         data: file of the portable graph's data.
-        accuracy: see `PortableWeights`.
-        half: see `lower`.
-        fused: likewise.
+        form: what the graph is made of.
 
     Attributes:
         graph: see above.
@@ -47,8 +46,7 @@ class Lowering:
         widths: columns of values of the native graph, where they are known.
         sizes: last dimension of initializers.
         inputs: those of the native graph.
-        half: see above.
-        fused: see above.
+        form: see above.
         shared: what lowerings of several nodes share, by a key of theirs.
         apart: values of two matrices side by side that are wanted apart.
         in_order: names of the pools whose rows lie in the order in which they were written.
@@ -60,13 +58,10 @@ class Lowering:
         folder: Path,
         graph: GraphBuilder,
         data: DataFile,
-        accuracy: int,
-        half: bool | None,
-        fused: frozenset[str] | None = None,
+        form: GraphForm,
     ) -> None:
         self.graph = graph
-        self.half = half
-        self.fused = fused
+        self.form = form
         self.widths: dict[str, int] = {}
         self.inputs = {each.name: each for each in native.input}
         self.shared: dict[Any, Any] = {}
@@ -85,7 +80,7 @@ class Lowering:
         }
         self._grafted: set[str] = set()
         self._folder = folder
-        self.weights = PortableWeights(graph, data, accuracy, half)
+        self.weights = PortableWeights(graph, data, form)
 
     def value(self, name: str) -> str:
         """Returns the name of a value of the native graph here; empty for one that is left out."""
@@ -114,7 +109,7 @@ class Lowering:
 
     def sum_of(self, first: str, second: str) -> str:
         """Returns the sum of two values here, for `keep`: a fused norm may add them."""
-        if self.fused is None:
+        if self.form.fused is None:
             return self.graph.op("Add", first, second)
         name = f"{first} + {second}"
         self._sums[name] = first, second
@@ -175,7 +170,7 @@ class Lowering:
 
 def silu(low: Lowering, x: str) -> str:
     """Emits a SiLU, in one operator where there are fused ones."""
-    if low.fused is not None:
+    if low.form.fused is not None:
         return low.graph.op("QuickGelu", x, domain=CONTRIB, alpha=1.0)
     return low.graph.op("Mul", x, low.graph.op("Sigmoid", x))
 

@@ -175,7 +175,7 @@ class StandardRecurrence(RecurrentLayer):
         """Emits the steps of heads, [S, heads * decay size]."""
         g = self._graph
         x = g.op("Add", x, self._low.value(self._names["bias"]))
-        if not self._low.half:
+        if not self._low.form.half:
             return g.op("Softplus", x)
         # Qualcomm's Softplus is off by a hundredth. With y = exp(-|x|) it is max(x, 0) and
         # log(1 + y) = 2 artanh(y / (2 + y)), by its series.

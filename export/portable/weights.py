@@ -18,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 from onnx import TensorProto
 
+from edgespec.bundle.options import GraphForm
 from edgespec.export.arrays import Bytes, Floats
 from edgespec.export.formats.tile_formats import LANES, TILE_FORMATS
 from edgespec.export.formats.tiles import TileLevels, levels_of_tiles, tile_weights
@@ -94,17 +95,13 @@ class PortableWeights:
     Args:
         graph: receives the nodes.
         data: file of the graph's own data.
-        accuracy: `accuracy_level` of MatMulNBits: 4 rounds activations to 8 bits on CPUs.
-        half: see `lower`.
+        form: what the graph is made of.
     """
 
-    def __init__(
-        self, graph: GraphBuilder, data: DataFile, accuracy: int, half: bool | None
-    ) -> None:
+    def __init__(self, graph: GraphBuilder, data: DataFile, form: GraphForm) -> None:
         self._graph = graph
         self._data = data
-        self._accuracy = accuracy
-        self._half = half
+        self._graph_form = form
         self._tiles = cache(partial(np.memmap, dtype=np.uint8, mode="r"))
         self._blocks: dict[str, _StoredMatrix] = {}
         self._floats: dict[str, tuple[str, bool]] = {}
@@ -187,7 +184,7 @@ class PortableWeights:
             N=held.rows,
             bits=form.bits,
             block_size=form.size,
-            accuracy_level=self._accuracy,
+            accuracy_level=self._graph_form.accuracy,
         )
         if not held.offsets:
             return y
@@ -246,7 +243,7 @@ class PortableWeights:
         """Stores matrices as floats; returns their name, and whether in half precision."""
         label = _label(matrices)
         if label not in self._floats:
-            half = self._half
+            half = self._graph_form.half
             if half is None:
                 half = all(each.format != "f32" for each in matrices) and all(
                     _is_half(part) for part in self._float_parts(matrices, width)
@@ -260,7 +257,7 @@ class PortableWeights:
         return self._floats[label]
 
     def _form_of(self, matrix: TileMatrix) -> _Form:
-        return _Form(0) if self._half else _form_of(matrix)
+        return _Form(0) if self._graph_form.half else _form_of(matrix)
 
     def _float_parts(self, matrices: Sequence[TileMatrix], width: int) -> Iterator[Floats]:
         return (tile_weights(*part, width) for part in self._parts(matrices))

@@ -94,7 +94,7 @@ def load_model(
         threads: number of threads on the CPU; None: one for each physical core.
         slots: largest number of slots of its pool; None for any.
         features: whether passes give the features that a draft head reads, and itself gives.
-        accuracy: of a portable graph, see `edgespec.export.portable.lower`; None: the device's.
+        accuracy: of a portable graph, see `GraphForm`; None: the device's.
 
     Raises:
         DeviceError: if the device refuses the graph.

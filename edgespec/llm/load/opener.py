@@ -7,16 +7,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from edgespec.bundle import DRAFT, Bundle
+from edgespec.bundle.options import GraphForm
 from edgespec.errors import DeviceError
 from edgespec.llm.load.adapters import AdapterSet
 from edgespec.llm.load.halves import computes_in_halves
-from edgespec.llm.load.portable import (
-    GraphForm,
-    fused_of,
-    in_halves,
-    portable_file,
-    portable_graph,
-)
+from edgespec.llm.load.portable import fused_of, in_halves, portable_file, portable_graph
 from edgespec.llm.load.prompts import reads_prompts
 from edgespec.runtime.arrays import Array
 from edgespec.runtime.drafters.block_head import BlockGraph

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from edgespec.bundle import Bundle
+from edgespec.bundle.options import GraphForm
 from edgespec.errors import InputError
 from edgespec.llm.load.halves import HalvesTrial
 from edgespec.llm.load.prompts import PromptTrial
@@ -20,21 +21,6 @@ CACHE_TYPES = frozenset({"float16", "float32"})
 """Of what fused operators do: without them, attention has standard operators."""
 
 _log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True)
-class GraphForm:
-    """What a portable graph has on a device, see `edgespec.export.portable.lower`.
-
-    Attributes:
-        accuracy: `accuracy_level` of its products in blocks.
-        half: which of its numbers are in half precision.
-        fused: what its fused operators do.
-    """
-
-    accuracy: int
-    half: bool | None = None
-    fused: frozenset[str] | None = None
 
 
 def portable_graph(bundle: Bundle, name: str, form: GraphForm, part: bytes | None = None) -> Path:
@@ -63,7 +49,7 @@ def portable_graph(bundle: Bundle, name: str, form: GraphForm, part: bytes | Non
         begin = time.perf_counter()
         try:
             shutil.rmtree(made, ignore_errors=True)
-            lower(bundle.path / native.graph, made, form.accuracy, form.half, part, form.fused)
+            lower(bundle.path / native.graph, made, form, part)
         except OSError as error:
             raise InputError(
                 f"{folder}: the graph for this device cannot be written "

@@ -166,7 +166,7 @@ def accuracy_level(device: str) -> int:
 
 
 def fused_operators(device: str) -> frozenset[str] | None:
-    """Returns what fused operators do on a device, see `edgespec.export.portable.lower`.
+    """Returns what fused operators do on a device, see `edgespec.bundle.options.GraphForm`.
 
     Returns:
         None if its graph has standard operators, as where shapes are fixed.

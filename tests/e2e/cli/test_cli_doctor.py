@@ -15,8 +15,9 @@ from ggufs import write_gguf
 from gpus import FusedHostAsGpu
 
 from edgespec import bundle as bundles
+from edgespec.bundle.options import GraphForm
 from edgespec.cli.commands import doctor
-from edgespec.llm.load.portable import GraphForm, portable_forms, portable_graph
+from edgespec.llm.load.portable import portable_forms, portable_graph
 from edgespec.measuring import passes
 from edgespec.measuring.llama_cpp import LlamaModel, ServerOptions
 from edgespec.measuring.passes import row_bytes

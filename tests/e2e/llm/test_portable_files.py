@@ -9,8 +9,9 @@ from native_llms import with_library
 
 from edgespec import bundle as bundles
 from edgespec.bundle import TARGET
+from edgespec.bundle.options import GraphForm
 from edgespec.errors import InputError
-from edgespec.llm.load.portable import GraphForm, portable_graph
+from edgespec.llm.load.portable import portable_graph
 from edgespec.system import cachedir
 
 pytestmark = with_library

@@ -18,6 +18,7 @@ from tree_attention import LAYERS, attended, random_call
 from edgespec import bundle as bundles
 from edgespec import export
 from edgespec.bundle import TARGET
+from edgespec.bundle.options import GraphForm
 from edgespec.export import ExportOptions
 from edgespec.export.portable import GRAPH, lower
 from edgespec.llm.load.open import load_model
@@ -36,7 +37,7 @@ def fused_model(folder, bundle, device="cpu"):
     """The target's fused graph on a device, whose products do not round activations."""
     role = bundle.target
     half = examined(device).half
-    lower(bundle.path / role.native.graph, folder, 0, half, fused=fused_operators(device))
+    lower(bundle.path / role.native.graph, folder, GraphForm(0, half, fused_operators(device)))
     graph = open_graph(device, folder / GRAPH, 1)
     pool = KVPool(role.native.pools, graph.kv, None, graph)
     tables = [each for each in role.rope_tables if each.name in role.native.ropes]
@@ -103,7 +104,7 @@ def test_layers_of_whole_heads_have_few_nodes(family, tmp_path):
     layers = bundle.target.layers
     nodes = []
     for name, fused in (("portable", None), ("fused", ALL)):
-        lower(native, tmp_path / name, 0, fused=fused)
+        lower(native, tmp_path / name, GraphForm(0, fused=fused))
         model = onnx.load(tmp_path / name / GRAPH, load_external_data=False)
         kinds = Counter(node.op_type for node in model.graph.node)
         assert kinds["GroupQueryAttention"] == (layers if fused else 0)
@@ -131,7 +132,7 @@ def test_layers_with_states_have_few_nodes(family, tmp_path):
     layers = [each for each in role.native.recurrent if each.state]
     nodes = []
     for name, fused in (("standard", ALL - {"recurrence"}), ("fused", ALL)):
-        lower(tmp_path / "bundle" / role.native.graph, tmp_path / name, 0, fused=fused)
+        lower(tmp_path / "bundle" / role.native.graph, tmp_path / name, GraphForm(0, fused=fused))
         nodes.append(computing_nodes(tmp_path / name / GRAPH))
         model = onnx.load(tmp_path / name / GRAPH, load_external_data=False)
     kinds = Counter(node.op_type for node in model.graph.node)
@@ -157,7 +158,7 @@ def test_attention_has_all_its_attributes(name, tmp_path):
     # The runtime's calls have the rows of a sequence together.
     arrays = next(each for each in calls if (np.diff(each["sequence"]) >= 0).all())
     native = node_graph(tmp_path, layer, arrays)
-    lower(native, tmp_path / "fused", 0, fused=fused_operators("cpu"))
+    lower(native, tmp_path / "fused", GraphForm(0, fused=fused_operators("cpu")))
     graph = open_graph("cpu", tmp_path / "fused" / GRAPH, 1)
     pool = arrays.pop("pool")
     arrays["x"] = arrays.pop("qkv")

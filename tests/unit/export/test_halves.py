@@ -10,6 +10,7 @@ from onnx import TensorProto, helper, numpy_helper
 from test_fused_graphs import ALL, history
 from test_portable_graphs import FAMILIES, exported
 
+from edgespec.bundle.options import GraphForm
 from edgespec.export.portable import DATA, GRAPH, HALVES, lower
 from edgespec.export.portable.halves import write_halves
 from edgespec.runtime.engines.portable import open_graph
@@ -33,7 +34,7 @@ def opened(role, file):
 def test_rows_are_those_of_single_precision(family, tmp_path):
     bundle = exported(tmp_path, family, "int8")
     folder = tmp_path / "graphs"
-    lower(bundle.path / bundle.target.native.graph, folder, 0, fused=OPERATORS)
+    lower(bundle.path / bundle.target.native.graph, folder, GraphForm(0, fused=OPERATORS))
     vocabulary = bundle.target.vocab_size
     single, half = (
         history(opened(bundle.target, folder / each), vocabulary) for each in (GRAPH, HALVES)
@@ -45,7 +46,7 @@ def test_rows_are_those_of_single_precision(family, tmp_path):
 def test_levels_of_weights_are_stored_once(tmp_path):
     bundle = exported(tmp_path, "llama", "int4")
     folder = tmp_path / "graphs"
-    lower(bundle.path / bundle.target.native.graph, folder, 0, fused=OPERATORS)
+    lower(bundle.path / bundle.target.native.graph, folder, GraphForm(0, fused=OPERATORS))
     graph = onnx.load(folder / HALVES, load_external_data=False).graph
     kinds = {each.data_type for each in graph.initializer}
     kinds |= {each.type.tensor_type.elem_type for each in graph.input}
@@ -73,7 +74,9 @@ def test_levels_of_weights_are_stored_once(tmp_path):
 )
 def test_what_stays_in_single_precision(family, precision, half, operators, tmp_path):
     bundle = exported(tmp_path, family, precision)
-    lower(bundle.path / bundle.target.native.graph, tmp_path / "graphs", 0, half, fused=operators)
+    lower(
+        bundle.path / bundle.target.native.graph, tmp_path / "graphs", GraphForm(0, half, operators)
+    )
     assert sorted(each.name for each in (tmp_path / "graphs").iterdir()) == [DATA, GRAPH]
 
 

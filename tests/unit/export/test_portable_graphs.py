@@ -17,6 +17,7 @@ from tree_attention import LAYERS, NAMES, attended, parts, random_call
 
 from edgespec import bundle as bundles
 from edgespec import export
+from edgespec.bundle.options import GraphForm
 from edgespec.errors import InputError
 from edgespec.export import ExportOptions
 from edgespec.export.formats.tile_formats import TILE_FORMATS
@@ -45,7 +46,7 @@ class Both:
     def __init__(self, folder, bundle, accuracy=0):
         self.role = bundle.target
         self.native = NativeGraph(bundle.path / self.role.native.graph, LIBRARY, 1)
-        lower(bundle.path / self.role.native.graph, folder, accuracy)
+        lower(bundle.path / self.role.native.graph, folder, GraphForm(accuracy))
         self.portable = PortableGraph(folder / GRAPH)
 
     def compared(self, feeds):
@@ -84,7 +85,7 @@ def test_rows_are_those_of_the_native_graph(family, tmp_path):
 def test_products_read_pools_where_they_lie(family, tmp_path):
     """Transposed keys are read where the engine's products take them so."""
     bundle = exported(tmp_path, family)
-    lower(bundle.path / bundle.target.native.graph, tmp_path / "portable", 0)
+    lower(bundle.path / bundle.target.native.graph, tmp_path / "portable", GraphForm(0))
     graph = onnx.load(tmp_path / "portable" / GRAPH, load_external_data=False).graph
     pools = {each.name for each in graph.input if each.name.startswith("pool.")}
     assert len(pools) == 2 * bundle.target.layers
@@ -178,14 +179,14 @@ OWN = [each for each in LAYERS if each not in BY_DISTANCE and LAYERS[each].sourc
 def test_scores_that_depend_on_distance_are_refused(name, tmp_path):
     arrays = random_call(LAYERS[name], "fp32", np.random.default_rng(3), (70, 3, 0), 14)
     with pytest.raises(InputError, match="its attention scores by distance, which the CPU alone"):
-        lower(node_graph(tmp_path, LAYERS[name], arrays), tmp_path / "portable", 0)
+        lower(node_graph(tmp_path, LAYERS[name], arrays), tmp_path / "portable", GraphForm(0))
 
 
 @pytest.mark.parametrize("name", OWN)
 def test_attention_has_all_its_attributes(name, tmp_path):
     layer = LAYERS[name]
     arrays = random_call(layer, "fp32", np.random.default_rng(3), (70, 3, 0), 14)
-    lower(node_graph(tmp_path, layer, arrays), tmp_path / "portable", 0)
+    lower(node_graph(tmp_path, layer, arrays), tmp_path / "portable", GraphForm(0))
     names = {"qkv": "x", "pool": "pool.0"}
     found = PortableGraph(tmp_path / "portable" / GRAPH)(
         {names.get(name, name): each for name, each in arrays.items()}
@@ -267,7 +268,7 @@ def test_formats_are_multiplied_and_looked_up(name, width, tmp_path):
         (0, False, 1e-5),
     ):
         folder = tmp_path / f"{accuracy}{half}"
-        lower(graph, folder, accuracy, half)
+        lower(graph, folder, GraphForm(accuracy, half))
         found = PortableGraph(folder / GRAPH)({"input_ids": ids})
         assert distance(found["x"], table[ids]) < (1e-3 if half else 1e-6)
         assert distance(found["tied"], table[ids] @ table.T) < apart
@@ -279,7 +280,7 @@ def test_formats_are_multiplied_and_looked_up(name, width, tmp_path):
 
 def test_tied_matrices_are_stored_once(tmp_path):
     graph, _ = write_graph(tmp_path, "q8_0", 96, np.random.default_rng(1))
-    lower(graph, tmp_path / "portable", 0)
+    lower(graph, tmp_path / "portable", GraphForm(0))
     model = onnx.load(tmp_path / "portable" / GRAPH, load_external_data=False)
     names = [node.input[1] for node in model.graph.node if node.op_type == "MatMulNBits"]
     (table,) = [n.input[0] for n in model.graph.node if n.op_type == "GatherBlockQuantized"]
@@ -291,6 +292,6 @@ def test_what_another_process_wrote_stays(tmp_path):
     graph, _ = write_graph(tmp_path, "q8_0", 96, np.random.default_rng(1))
     (tmp_path / "portable").mkdir()
     (tmp_path / "portable" / GRAPH).write_bytes(b"theirs")
-    lower(graph, tmp_path / "portable", 0)
+    lower(graph, tmp_path / "portable", GraphForm(0))
     assert (tmp_path / "portable" / GRAPH).read_bytes() == b"theirs"
     assert len([*tmp_path.iterdir()]) == 3

@@ -6,9 +6,10 @@ import pytest
 
 from edgespec import bundle as bundles
 from edgespec.bundle import DRAFT, TARGET
+from edgespec.bundle.options import GraphForm
 from edgespec.errors import MemoryLimitError
 from edgespec.export.portable import DATA
-from edgespec.llm.load.portable import GraphForm, portable_graph
+from edgespec.llm.load.portable import portable_graph
 from edgespec.runtime.arrays import spare_places
 from edgespec.runtime.plan import (
     HOST,

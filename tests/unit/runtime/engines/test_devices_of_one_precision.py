@@ -11,10 +11,11 @@ from pairs import SHORT_PROMPT
 from edgespec import bundle as bundles
 from edgespec import export
 from edgespec.bundle import TARGET
+from edgespec.bundle.options import GraphForm
 from edgespec.export import ExportOptions
 from edgespec.llm.llm import inside
 from edgespec.llm.load.open import load_model
-from edgespec.llm.load.portable import GraphForm, portable_graph
+from edgespec.llm.load.portable import portable_graph
 from edgespec.runtime.engines.portable import examined, open_graph
 from edgespec.runtime.plan import HOST, Placement, portable_bytes
 from edgespec.runtime.sequences.model import AFTER, Model, RotationTable, Rows
