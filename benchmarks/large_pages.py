@@ -20,7 +20,7 @@ from common import add_threads, count, exit_code, print_result, print_table
 
 from edgespec import LLM
 from edgespec.errors import InputError
-from edgespec.llm.load import opener
+from edgespec.llm.load import graphs
 from edgespec.measuring.prompts import PYTHON
 
 PAGES = ("small", "large")
@@ -56,7 +56,7 @@ def milliseconds(given: argparse.Namespace, weights: Path, large: bool) -> float
     """Returns what a token takes behind a text's first, plainly, with weights read anew."""
     with weights.open("rb") as opened:
         os.posix_fadvise(opened.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
-    small = mock.patch.object(opener, "prefer_large_pages")
+    small = mock.patch.object(graphs, "prefer_large_pages")
     with nullcontext() if large else small:
         llm = LLM(given.model, draft="none", threads=given.threads)
     with llm:

@@ -27,7 +27,7 @@ from peers import PLAIN, Loading, Peer
 from edgespec import bundle as bundles
 from edgespec.bundle import TARGET
 from edgespec.errors import InputError
-from edgespec.llm.load.open import load_model
+from edgespec.llm.load.models import load_model
 from edgespec.measuring.passes import PassTimer
 from edgespec.runtime.kernels import kernel_name, library
 from edgespec.runtime.plan import HOST, Placement

@@ -18,7 +18,8 @@ from common import add_threads, count, exit_code, print_result, print_table
 from edgespec import bundle as bundles
 from edgespec.bundle import TARGET
 from edgespec.errors import InputError
-from edgespec.llm.load.open import load_model
+from edgespec.llm.load.graphs import GraphOpener
+from edgespec.llm.load.models import load_model
 from edgespec.measuring.perplexity import Scores
 from edgespec.runtime.arrays import Floats
 from edgespec.runtime.plan import HOST, Placement
@@ -45,7 +46,7 @@ def main() -> None:
         raise InputError(f"{given.text} has {len(tokens)} tokens: give {_WINDOW} or more")
     native = load_model(bundle, TARGET, Placement(HOST), given.threads)
     portable = Placement(HOST, native=False)
-    exact = load_model(bundle, TARGET, portable, given.threads, accuracy=_FLOAT)
+    exact = GraphOpener(bundle, TARGET, given.threads, accuracy=_FLOAT).model(portable)
     scores = Scores(models=2)
     for window in windows:
         pairs = zip(window[_FIRST + 1 :], _read(native, window), _read(exact, window), strict=True)

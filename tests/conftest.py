@@ -80,10 +80,10 @@ def natives(pairs):
 @pytest.fixture
 def long_calls(monkeypatch):
     """The rows of each call that a GPU made through layers on the host; no trial is made."""
-    from edgespec.llm.load import opener
+    from edgespec.llm.load import graphs
     from edgespec.runtime.engines.portable import layerwise
 
-    monkeypatch.setattr(opener, "reads_prompts", lambda *_: True)
+    monkeypatch.setattr(graphs, "reads_prompts", lambda *_: True)
     calls = []
     make = layerwise.LayerwiseGraph.__call__
 

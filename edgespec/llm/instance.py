@@ -13,7 +13,7 @@ from edgespec.bundle import TARGET, Bundle
 from edgespec.errors import InputError
 from edgespec.llm.images import Viewer
 from edgespec.llm.load.drafters import make_drafters
-from edgespec.llm.load.open import load_models
+from edgespec.llm.load.models import load_models
 from edgespec.llm.load.options import LoadOptions
 from edgespec.llm.load.place import MemoryUse, plan_memory
 from edgespec.llm.prompt_files import PromptFiles

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from edgespec.bundle import DRAFT, TARGET, Bundle
 from edgespec.errors import EdgespecError
-from edgespec.llm.load.open import load_model
+from edgespec.llm.load.models import load_model
 from edgespec.llm.load.options import LoadOptions
 from edgespec.llm.load.place import GPU, find_plan
 from edgespec.measuring.passes import pass_seconds

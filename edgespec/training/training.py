@@ -17,7 +17,7 @@ import torch
 
 from edgespec.bundle import TARGET, Bundle
 from edgespec.export.heads.identity import weights_name
-from edgespec.llm.load.open import load_model
+from edgespec.llm.load.models import load_model
 from edgespec.runtime.arrays import Doubles
 from edgespec.runtime.plan import HOST, Placement
 from edgespec.runtime.sequences.model import PassCost

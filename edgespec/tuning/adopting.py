@@ -18,7 +18,7 @@ from edgespec.export import (
     source_name,
     write_adopted,
 )
-from edgespec.llm.load.open import load_model
+from edgespec.llm.load.models import load_model
 from edgespec.runtime.plan import HOST, Placement
 from edgespec.runtime.sequences.model import AFTER, Rows
 

@@ -15,7 +15,7 @@ from edgespec.bundle import TARGET
 from edgespec.errors import InputError
 from edgespec.export import last_rows
 from edgespec.export.formats.products import one_blas_thread, product
-from edgespec.llm.load.open import load_model
+from edgespec.llm.load.models import load_model
 from edgespec.measuring.perplexity import Scores, predictions
 from edgespec.models import Checkpoint, load_checkpoint
 from edgespec.runtime.arrays import Floats

@@ -12,7 +12,7 @@ from edgespec import bundle as bundles
 from edgespec.bundle import TARGET, Bundle, Promise, SkipScore, SkipSet
 from edgespec.bundle.sublayers import Sublayers
 from edgespec.errors import InputError
-from edgespec.llm.load.open import load_model, load_part
+from edgespec.llm.load.models import load_model, load_part
 from edgespec.runtime.arrays import Floats
 from edgespec.runtime.kernels import library
 from edgespec.runtime.plan import HOST, Placement

@@ -22,7 +22,7 @@ from edgespec import bundle as bundles
 from edgespec.bundle import OWN_FEATURES, TARGET, TARGET_FEATURES
 from edgespec.errors import BundleError, CheckpointError, DeviceError, UnsupportedModelError
 from edgespec.export import ExportOptions
-from edgespec.llm.load.open import load_assistant_draft
+from edgespec.llm.load.models import load_assistant_draft
 from edgespec.runtime.plan import HOST, Placement
 from edgespec.runtime.sequences.model import AFTER, Rows
 

@@ -15,7 +15,7 @@ from edgespec import bundle as bundles
 from edgespec import export
 from edgespec.errors import BundleError, CheckpointError, InputError
 from edgespec.export import ExportOptions
-from edgespec.llm.load.open import load_part
+from edgespec.llm.load.models import load_part
 from edgespec.models import load_checkpoint
 
 

@@ -13,7 +13,7 @@ from checkpoints import add_noise, make_checkpoint, write_tokenizer
 from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedModel
 
 from edgespec.bundle import TARGET, Bundle
-from edgespec.llm.load.open import load_model
+from edgespec.llm.load.models import load_model
 from edgespec.runtime.plan import HOST, Placement
 from edgespec.runtime.sequences.model import Model
 

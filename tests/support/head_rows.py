@@ -10,7 +10,7 @@ from parity import Text, distance
 from edgespec import bundle as bundles
 from edgespec.bundle import OWN_FEATURES, TARGET, TARGET_FEATURES
 from edgespec.export.heads.attach import attach_head, copy_bundle
-from edgespec.llm.load.open import load_model
+from edgespec.llm.load.graphs import GraphOpener
 from edgespec.runtime.plan import HOST, Placement
 from edgespec.runtime.sequences.model import AFTER, Rows
 
@@ -36,7 +36,7 @@ def refused(bundle, folder, head, kind, message):
 
 def with_features(opened, role, native=True):
     """Returns a role that gives features, of operators of our own or of standard ones."""
-    return load_model(opened, role, Placement(HOST, native=native), threads=1, features=True)
+    return GraphOpener(opened, role, 1, features=True).model(Placement(HOST, native=native))
 
 
 def features_of_target(opened, tokens):

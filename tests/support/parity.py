@@ -13,7 +13,7 @@ from edgespec import bundle as bundles
 from edgespec.export import last_rows
 from edgespec.export.formats.tile_formats import TILE_FORMATS
 from edgespec.export.formats.tiles import tile_weights
-from edgespec.llm.load.open import load_model
+from edgespec.llm.load.models import load_model
 from edgespec.runtime.plan import HOST, Placement
 from edgespec.runtime.sequences.model import AFTER, Rows
 from edgespec.tuning.calibrating import opener

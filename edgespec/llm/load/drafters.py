@@ -13,7 +13,7 @@ import numpy as np
 
 from edgespec.bundle import DRAFT, TARGET, Bundle, Role
 from edgespec.errors import BundleError, InputError, reason
-from edgespec.llm.load.open import ModelSet
+from edgespec.llm.load.models import ModelSet
 from edgespec.llm.load.options import DRAFTS, HEAD, LAYER_SKIP, MODEL, PARALLEL, LoadOptions
 from edgespec.runtime.arrays import Floats, Ids
 from edgespec.runtime.drafters.ahead import AheadGrower

@@ -12,8 +12,8 @@ from pathlib import Path
 from edgespec.bundle import Bundle
 from edgespec.bundle.options import GraphForm
 from edgespec.errors import InputError
-from edgespec.llm.load.halves import HalvesTrial
-from edgespec.llm.load.prompts import PromptTrial
+from edgespec.llm.load.halves_trial import HalvesTrial
+from edgespec.llm.load.prompt_trial import PromptTrial
 from edgespec.llm.load.trials import kept_trial
 from edgespec.system.cachedir import cache_folder, intact, seal
 

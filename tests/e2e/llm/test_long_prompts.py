@@ -17,7 +17,7 @@ from edgespec.export import ExportOptions
 from edgespec.llm.llm import inside
 from edgespec.llm.load.options import LoadOptions
 from edgespec.llm.load.place import find_plan
-from edgespec.llm.load.prompts import PromptTrial
+from edgespec.llm.load.prompt_trial import PromptTrial
 from edgespec.llm.load.trials import kept_trial
 from edgespec.runtime.engines import portable
 from edgespec.runtime.engines.portable import webgpu

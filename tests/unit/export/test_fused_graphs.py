@@ -21,7 +21,7 @@ from edgespec.bundle import TARGET
 from edgespec.bundle.options import GraphForm
 from edgespec.export import ExportOptions
 from edgespec.export.portable import GRAPH, lower
-from edgespec.llm.load.open import load_model
+from edgespec.llm.load.models import load_model
 from edgespec.runtime.engines.portable import computing_nodes, examined, fused_operators, open_graph
 from edgespec.runtime.plan import HOST, Placement
 from edgespec.runtime.sequences.model import AFTER, Model, RotationTable, Rows

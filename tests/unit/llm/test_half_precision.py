@@ -18,8 +18,8 @@ from edgespec.bundle import DRAFT, TARGET
 from edgespec.errors import DeviceError
 from edgespec.export import ExportOptions
 from edgespec.llm.llm import inside
-from edgespec.llm.load import halves, opener
-from edgespec.llm.load.open import load_model
+from edgespec.llm.load import graphs, halves_trial
+from edgespec.llm.load.models import load_model
 from edgespec.llm.load.portable import portable_forms
 from edgespec.runtime.engines import portable
 from edgespec.runtime.engines.portable import webgpu
@@ -85,7 +85,7 @@ def test_what_leaves_its_range_stays_in_single_precision(tmp_path, there, caplog
 
 
 def test_what_is_far_apart_stays_in_single_precision(bundle, there, monkeypatch, caplog):
-    monkeypatch.setattr(halves, "_MOST", 1e-9)
+    monkeypatch.setattr(halves_trial, "_MOST", 1e-9)
     load_model(bundle, TARGET, ON_GPU, threads=1)
     assert there[-1] == "portable.onnx"
     assert "deviations apart" in caplog.text
@@ -93,7 +93,7 @@ def test_what_is_far_apart_stays_in_single_precision(bundle, there, monkeypatch,
 
 def test_what_a_device_refuses_is_tried_again(bundle, there, own_cache, monkeypatch, caplog):
     with monkeypatch.context() as changed:
-        changed.setattr(opener, "in_halves", lambda graph: graph.with_name("missing.onnx"))
+        changed.setattr(graphs, "in_halves", lambda graph: graph.with_name("missing.onnx"))
         load_model(bundle, TARGET, ON_GPU, threads=1)
     assert there == ["portable.onnx", "missing.onnx", "portable.onnx"]
     assert "single precision for now: half precision was refused" in caplog.text
@@ -150,7 +150,7 @@ def test_inspect_and_devices_tell(bundle, there, cli):
 def test_both_precisions_rank_the_same_tokens(bundle, there, monkeypatch):
     found = []
     for most in (1.0, 0.0):
-        monkeypatch.setattr(halves, "_MOST", most)
+        monkeypatch.setattr(halves_trial, "_MOST", most)
         model = load_model(bundle, TARGET, ON_GPU, threads=1)
         tokens = np.arange(9).tolist()
         rows = Rows(model.sequence([]), tokens, [AFTER, *range(8)], [*range(9)])

@@ -10,7 +10,7 @@ from edgespec import bundle as bundles
 from edgespec.bundle import DRAFT, TARGET
 from edgespec.errors import InputError
 from edgespec.llm.load.drafters import MAKERS, make_drafters
-from edgespec.llm.load.open import ModelSet, load_models
+from edgespec.llm.load.models import ModelSet, load_models
 from edgespec.llm.load.options import DRAFTS, LoadOptions
 from edgespec.llm.load.place import plan_memory
 from edgespec.models.embedded import BUNDLE

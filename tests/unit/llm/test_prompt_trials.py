@@ -10,7 +10,7 @@ import pytest
 from toys import VOCABULARY, toy_model
 
 from edgespec.errors import DeviceError
-from edgespec.llm.load.prompts import reads_prompts
+from edgespec.llm.load.prompt_trial import reads_prompts
 from edgespec.llm.load.trials import logit_distance
 from edgespec.runtime.engines.portable import Device
 

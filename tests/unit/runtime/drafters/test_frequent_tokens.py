@@ -11,8 +11,8 @@ from toys import toy_model
 
 from edgespec.bundle import DRAFT
 from edgespec.llm.llm import inside
-from edgespec.llm.load import open as opening
-from edgespec.llm.load.open import load_scoring
+from edgespec.llm.load import models
+from edgespec.llm.load.models import load_scoring
 from edgespec.runtime.drafters.frequent import FrequentTokens
 from edgespec.runtime.drafters.levels import LevelGrower
 from edgespec.runtime.drafters.model import ModelDrafter
@@ -61,7 +61,7 @@ def test_a_graph_that_scores_some_tokens_has_the_bits_of_the_whole(pairs):
 @with_library
 @pytest.mark.parametrize("temperature", [0, 1])
 def test_a_bundle_s_draft_scores_frequent_tokens(pairs, monkeypatch, temperature):
-    monkeypatch.setattr(opening, "_FREQUENT", 320)
+    monkeypatch.setattr(models, "_FREQUENT", 320)
 
     def text(draft):
         asked = {"max_new_tokens": 60, "temperature": temperature, "seed": 3}

@@ -14,7 +14,7 @@ from edgespec.bundle import TARGET
 from edgespec.bundle.options import GraphForm
 from edgespec.export import ExportOptions
 from edgespec.llm.llm import inside
-from edgespec.llm.load.open import load_model
+from edgespec.llm.load.models import load_model
 from edgespec.llm.load.portable import portable_graph
 from edgespec.runtime.engines.portable import examined, open_graph
 from edgespec.runtime.plan import HOST, Placement, portable_bytes

@@ -12,7 +12,7 @@ from pairs import LONG_PROMPT
 from edgespec.bundle import TARGET
 from edgespec.errors import DeviceError, MemoryLimitError
 from edgespec.llm.llm import inside
-from edgespec.llm.load import opener, place
+from edgespec.llm.load import graphs, place
 from edgespec.runtime.engines import portable
 
 pytestmark = with_library
@@ -22,7 +22,7 @@ pytestmark = with_library
 def gpu(request, monkeypatch, gpu_in_software):
     """Stands for the best GPU; that it might read prompts for all layers is tried elsewhere."""
     monkeypatch.setattr(portable, "best_gpu", lambda: request.param)
-    monkeypatch.setattr(opener, "reads_prompts", lambda *_: False)
+    monkeypatch.setattr(graphs, "reads_prompts", lambda *_: False)
     return usable(request.param)
 
 

@@ -14,7 +14,7 @@ from edgespec import export
 from edgespec.bundle import TARGET
 from edgespec.errors import DeviceError
 from edgespec.export import ExportOptions
-from edgespec.llm.load.open import load_model
+from edgespec.llm.load.models import load_model
 from edgespec.runtime.engines.parts import layers_of
 from edgespec.runtime.engines.portable import examined, layerwise, webgpu
 from edgespec.runtime.plan import LONG_CALL, LONG_CHUNK, Placement

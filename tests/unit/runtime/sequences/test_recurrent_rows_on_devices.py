@@ -16,7 +16,7 @@ from edgespec import export
 from edgespec.bundle import DRAFT, RECURRENT_ROWS, TARGET
 from edgespec.errors import DeviceError
 from edgespec.export import ExportOptions
-from edgespec.llm.load.open import load_model
+from edgespec.llm.load.models import load_model
 from edgespec.runtime.engines.portable import examined, webgpu
 from edgespec.runtime.plan import HOST, Placement
 from edgespec.runtime.sequences.queue import ranked_rows

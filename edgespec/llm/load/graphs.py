@@ -10,9 +10,9 @@ from edgespec.bundle import DRAFT, Bundle
 from edgespec.bundle.options import GraphForm
 from edgespec.errors import DeviceError
 from edgespec.llm.load.adapters import AdapterSet
-from edgespec.llm.load.halves import computes_in_halves
+from edgespec.llm.load.halves_trial import computes_in_halves
 from edgespec.llm.load.portable import fused_of, in_halves, portable_file, portable_graph
-from edgespec.llm.load.prompts import reads_prompts
+from edgespec.llm.load.prompt_trial import reads_prompts
 from edgespec.runtime.arrays import Array
 from edgespec.runtime.drafters.block_head import BlockGraph
 from edgespec.runtime.drafters.head import HeadGraph
@@ -35,7 +35,8 @@ from edgespec.system.machine import default_threads, prefer_large_pages
 NO_ADAPTERS = AdapterSet()
 """Those of a role that has none."""
 
-_Opened = tuple[Graph, PoolMemory | None]  # and the memory of its pool if that is not numpy's
+_GraphAndMemory = tuple[Graph, PoolMemory | None]
+"""A graph, and the memory of its pool if that is not numpy's."""
 
 
 @dataclass(frozen=True)
@@ -45,26 +46,34 @@ class GraphOpener:
     Attributes:
         bundle: the bundle.
         name: name of the role.
-        threads: number of threads on the CPU.
-        features: see `load_model`.
-        accuracy: likewise.
+        threads: number of threads on the CPU; None: one for each physical core.
+        features: whether passes give the features that a draft head reads, and itself gives.
+        accuracy: of a portable graph, see `GraphForm`; None: the device's.
         adapters: what adds to a native graph.
         halves: whether its whole portable graph computes in half precision.
     """
 
     bundle: Bundle
     name: str
-    threads: int
+    threads: int | None = None
     features: bool = False
     accuracy: int | None = None
     adapters: AdapterSet = NO_ADAPTERS
     halves: bool = False
 
-    def model(self, placed: Placement, slots: int | None) -> Model:
-        """Opens the whole graph with a pool of its own, see `load_model`.
+    def model(self, placed: Placement, slots: int | None = None) -> Model:
+        """Opens the whole graph with a pool of its own.
 
-        A portable graph computes in half precision where it was tried with success. So a device
-        reads prompts through layers that lie on the host.
+        A portable graph computes in half precision where that was tried with success; likewise, a
+        device reads prompts through layers that lie on the host.
+
+        Args:
+            placed: where it runs.
+            slots: largest number of slots of the pool; None for any.
+
+        Raises:
+            DeviceError: if the device refuses the graph.
+            InputError: if a portable graph cannot be made.
         """
         role = self.bundle.manifest.roles[self.name]
         if placed.prompts:
@@ -104,7 +113,7 @@ class GraphOpener:
     def _model(self, placed: Placement, slots: int | None) -> Model:
         """Opens the whole graph with a pool of its own, in the precision that is chosen."""
         role = self.bundle.manifest.roles[self.name]
-        graph, memory = self.placed(placed)
+        graph, memory = self.open_whole(placed)
         device = NATIVE if placed.native else placed.device
         if placed.behind is not None:
             device += f"+{placed.behind[1].device}"
@@ -128,8 +137,8 @@ class GraphOpener:
             made.picture_width = role.vision.streams * role.hidden_size
         return made
 
-    def opened(self, place: Placement, part: bytes | None = None) -> _Opened:
-        """Returns a graph on one device, and the memory of its pool if that is not numpy's."""
+    def open_part(self, place: Placement, part: bytes | None = None) -> _GraphAndMemory:
+        """Opens a graph, or a part of it, on one device."""
         if place.native:
             native = self.bundle.manifest.roles[self.name].native
             prefer_large_pages(self.bundle.path / native.data)
@@ -140,7 +149,7 @@ class GraphOpener:
         if self.halves:
             made = in_halves(made) or made
         ranked = _ranked_columns(self.bundle, self.name, place)
-        graph = open_graph(place.device, made, self.threads, ranked)
+        graph = open_graph(place.device, made, self.threads or default_threads(), ranked)
         return graph, graph
 
     def _portable(self, place: Placement, part: bytes | None = None) -> Path:
@@ -159,16 +168,16 @@ class GraphOpener:
         fused = fused_of(self.bundle, fused_operators(place.device))
         return GraphForm(level, place.half, fused)
 
-    def placed(self, placed: Placement) -> _Opened:
-        """Returns the whole graph where it is placed, else see `opened`."""
+    def open_whole(self, placed: Placement) -> _GraphAndMemory:
+        """Opens the whole graph, which may run on two devices."""
         role = self.bundle.manifest.roles[self.name]
         file = self.bundle.path / role.native.graph
         if role.native.adopted:
             from edgespec.runtime.engines.adopted import AdoptedGraph
 
-            return AdoptedGraph(file, self.threads), None
+            return AdoptedGraph(file, self.threads or default_threads()), None
         if placed.behind is None:
-            return self.opened(placed)
+            return self.open_part(placed)
         from edgespec.runtime.engines.parts import cut_graph, entered  # loads the onnx package
 
         first, last = placed.behind
@@ -179,11 +188,11 @@ class GraphOpener:
                 f"{self.bundle.path}: its {self.name} cannot run on two devices ({error}): use "
                 "another --gpu-layers, or none"
             ) from error
-        graph, memory = self.opened(placed, parts[0])
+        graph, memory = self.open_part(placed, parts[0])
         if placed.prompts:
             layers = self._layerwise(first, last, entered(parts[1]))
             graph = LongCalls(graph, layers, LONG_CALL)
-        chain = Chain([Link(0, graph, memory), Link(first, *self.opened(last, parts[1]))])
+        chain = Chain([Link(0, graph, memory), Link(first, *self.open_part(last, parts[1]))])
         return chain, chain
 
     def _layerwise(self, count: int, there: Placement, told: Sequence[str]) -> Graph:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from edgespec.bundle import DRAFT, TARGET, Bundle
 from edgespec.errors import BundleError
 from edgespec.llm.load.adapters import AdapterSet
-from edgespec.llm.load.opener import NO_ADAPTERS, GraphOpener, native_graph, rotation_tables
+from edgespec.llm.load.graphs import NO_ADAPTERS, GraphOpener, native_graph, rotation_tables
 from edgespec.llm.load.options import LAYER_SKIP, LoadOptions
 from edgespec.runtime.drafters.frequent import FrequentTokens
 from edgespec.runtime.drafters.shared_pool import AssistantGraph
@@ -16,7 +16,6 @@ from edgespec.runtime.kernels import library
 from edgespec.runtime.plan import HOST, MemoryPlan, Placement
 from edgespec.runtime.sequences.model import NATIVE, Graph, Model
 from edgespec.runtime.speculation.generation import AUTO
-from edgespec.system.machine import default_threads
 
 _FREQUENT = 1 << 16
 """Tokens that a draft model scores where a text has few others; vocabularies begin with the most
@@ -67,7 +66,7 @@ def load_models(bundle: Bundle, options: LoadOptions, plan: MemoryPlan) -> Model
             roles[name] = load_assistant_draft(bundle, roles[TARGET], placed, threads)
             continue
         added = adapters if name == TARGET else NO_ADAPTERS
-        opener = GraphOpener(bundle, name, threads or default_threads(), features, None, added)
+        opener = GraphOpener(bundle, name, threads, features, adapters=added)
         roles[name] = opener.model(placed, plan.slots[name])
     part = _best_part(bundle, options, roles[TARGET], plan.roles[TARGET], adapters)
     frequent = None
@@ -81,9 +80,6 @@ def load_model(
     name: str,
     placed: Placement,
     threads: int | None = None,
-    slots: int | None = None,
-    features: bool = False,
-    accuracy: int | None = None,
 ) -> Model:
     """Loads a role, which has a native graph; its portable graph is made where that runs.
 
@@ -92,16 +88,12 @@ def load_model(
         name: name of the role.
         placed: where it runs.
         threads: number of threads on the CPU; None: one for each physical core.
-        slots: largest number of slots of its pool; None for any.
-        features: whether passes give the features that a draft head reads, and itself gives.
-        accuracy: of a portable graph, see `GraphForm`; None: the device's.
 
     Raises:
         DeviceError: if the device refuses the graph.
         InputError: if a portable graph cannot be made.
     """
-    opener = GraphOpener(bundle, name, threads or default_threads(), features, accuracy)
-    return opener.model(placed, slots)
+    return GraphOpener(bundle, name, threads).model(placed)
 
 
 def load_part(
@@ -132,8 +124,8 @@ def load_part(
 
     part = without(bundle.path / bundle.target.native.graph, skipped)
     place = placed or Placement(HOST)
-    opener = GraphOpener(bundle, TARGET, threads or default_threads(), adapters=adapters)
-    graph, _ = opener.opened(place, part)
+    opener = GraphOpener(bundle, TARGET, threads, adapters=adapters)
+    graph, _ = opener.open_part(place, part)
     made = Model(
         graph, target.pool, rotation_tables(bundle, TARGET), target.prefixes, target.device
     )
@@ -172,8 +164,7 @@ def load_assistant_draft(
     Raises:
         DeviceError: if the device refuses the graph.
     """
-    opener = GraphOpener(bundle, DRAFT, threads or default_threads(), features=True)
-    graph, _ = opener.placed(placed)
+    graph, _ = GraphOpener(bundle, DRAFT, threads, features=True).open_whole(placed)
     graph = AssistantGraph(graph, bundle.target.hidden_size, bundle.target.hidden_size)
     device = NATIVE if placed.native else placed.device
     return Model(graph, target.pool, rotation_tables(bundle, DRAFT), target.prefixes, device)
