@@ -150,6 +150,16 @@ class Demand:
         return self.baseline + self.weights + self.kv + self.workspace
 
 
+@dataclass
+class _Needs:
+    """What one memory is needed for so far; see `Demand`."""
+
+    weights: int = 0
+    kv: int = 0
+    workspace: int = 0
+    mapped: int = 0
+
+
 @dataclass(frozen=True)
 class MemoryPlan:
     """What a bundle is loaded as.
@@ -283,47 +293,63 @@ def _planned(
     free: Mapping[str, int],
 ) -> MemoryPlan:
     slots = {}
-    parts = defaultdict[str, list[int]](lambda: [0, 0, 0, 0])
+    needs = defaultdict[str, _Needs](_Needs)
     for name, placed in placements.items():
         role = bundle.manifest.roles[name]
         length = min(context, role.context_length)
         slots[name] = request.sequences * (length + SPARE_ROWS)
         if placed.slots is not None:
             slots[name] = min(slots[name], placed.slots)
-        formats = placed.kv(role)
-        for each in role.native.pools:
-            where = placed.of(each.layer)
-            fused = not where.native and where.rows is None
-            spare = spare_places(slots[name]) if fused else 0
-            parts[where.memory][1] += (slots[name] + spare) * KVPool.slot_bytes([each], formats)
-        for held in role.native.recurrent:
-            states = RecurrentPool.planned_bytes([held], request.sequences)
-            parts[placed.of(held.layer).memory][1] += states
-        stored = bundle.manifest.files[role.native.data].size
-        for where, share in _shares(role, placed):
-            mapped, weights = (stored, 0) if where.native else (0, portable_bytes(role, where.half))
-            if name == TARGET and request.skipping:
-                weights *= 2
-            if role.is_head and not where.native:
-                weights += _borrowed_bytes(bundle.target, where.half)
-            parts[where.memory][0] += int(share * weights)
-            parts[where.memory][2] += _workspace(role)
-            parts[where.memory][3] += int(share * mapped)
+        _add_caches(needs, role, placed, slots[name], request.sequences)
+        _add_weights(needs, bundle, name, placed, request.skipping)
         if (vision := role.vision) is not None:
-            parts[HOST][2] += _LOOKING * -(-max(vision.patches, 1) // _PATCHES)
+            needs[HOST].workspace += _LOOKING * -(-max(vision.patches, 1) // _PATCHES)
             if vision.grid is not None:
                 rows = request.sequences * length * vision.streams
-                parts[HOST][2] += _WHOLE + 4 * role.hidden_size * rows
-            parts[HOST][3] += bundle.manifest.files[vision.data].size
-    parts[HOST][0] += request.adapters  # the process itself is always there
+                needs[HOST].workspace += _WHOLE + 4 * role.hidden_size * rows
+            needs[HOST].mapped += bundle.manifest.files[vision.data].size
+    needs[HOST].weights += request.adapters  # the process itself is always there
     demands = []
-    for memory, (weights, kv, workspace, mapped) in parts.items():
+    for memory, own in needs.items():
         baseline = _BASELINE + _tokenizer_bytes(bundle) if memory == HOST else 0
         limit = request.limits.get(memory)
         if limit is None:  # what is mapped should stay in memory
-            limit = free.get(memory, 0) - mapped
-        demands.append(Demand(memory, baseline, weights, kv, workspace, mapped, limit))
+            limit = free.get(memory, 0) - own.mapped
+        demands.append(Demand(memory, baseline, **vars(own), limit=limit))
     return MemoryPlan(placements, context, slots, tuple(demands))
+
+
+def _add_caches(
+    needs: Mapping[str, _Needs], role: Role, placed: Placement, slots: int, sequences: int
+) -> None:
+    """Adds keys, values and states of a role, wherever its layers run."""
+    formats = placed.kv(role)
+    for each in role.native.pools:
+        where = placed.of(each.layer)
+        fused = not where.native and where.rows is None
+        spare = spare_places(slots) if fused else 0
+        needs[where.memory].kv += (slots + spare) * KVPool.slot_bytes([each], formats)
+    for held in role.native.recurrent:
+        states = RecurrentPool.planned_bytes([held], sequences)
+        needs[placed.of(held.layer).memory].kv += states
+
+
+def _add_weights(
+    needs: Mapping[str, _Needs], bundle: Bundle, name: str, placed: Placement, skipping: bool
+) -> None:
+    """Adds the weights of a role, and what its passes compute, wherever it runs."""
+    role = bundle.manifest.roles[name]
+    stored = bundle.manifest.files[role.native.data].size
+    for where, share in _shares(role, placed):
+        own = needs[where.memory]
+        own.workspace += _workspace(role)
+        if where.native:
+            own.mapped += int(share * stored)
+            continue
+        weights = portable_bytes(role, where.half) * (2 if name == TARGET and skipping else 1)
+        if role.is_head:
+            weights += _borrowed_bytes(bundle.target, where.half)
+        own.weights += int(share * weights)
 
 
 def _shares(role: Role, placed: Placement) -> list[tuple[Placement, float]]:
