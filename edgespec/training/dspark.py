@@ -40,7 +40,7 @@ class DSpark(DFlash):
         self.confidence_head = _Confidence(shape.hidden + shape.markov_rank)
 
     def start(self, norm: Tensor, seed: int) -> None:
-        """See `DraftHead`; no token adds anything yet, and all confidences are one half."""
+        """See `HeadModule`; no token adds anything yet, and all confidences are one half."""
         super().start(norm, seed)
         nn.init.zeros_(self.markov_head.markov_w2.weight)
         nn.init.zeros_(self.confidence_head.proj.weight)
@@ -51,11 +51,11 @@ class DSpark(DFlash):
 
     @property
     def after(self) -> Tensor:
-        """See `DraftHead`."""
+        """See `HeadModule`."""
         return self.markov_head.markov_w2.weight
 
     def further_loss(self, step: Step, overlaps: Tensor, counted: Tensor) -> Tensor:
-        """See `DraftHead`: the confidence's, against how often drawn tokens are accepted."""
+        """See `HeadModule`: the confidence's, against how often drawn tokens are accepted."""
         assert step.before is not None, "each step has them"
         found = self.confidence(step.rows, step.before)
         losses = functional.binary_cross_entropy_with_logits(

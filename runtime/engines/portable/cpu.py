@@ -169,7 +169,7 @@ class Cpu:
         self.hardware = machine.processor_name()
 
     def open(self, file: GraphFile, threads: int, shape: Shape | None) -> Runner:
-        """See `Engine`."""
+        """See `GraphEngine`."""
         session = CpuSession(file.path, fixed_options(file, threads, shape))
         if file.in_order:
             return AppendingSession(self.name, session, file)

@@ -67,7 +67,7 @@ class Gpu(ABC):
     queues = True
 
     def open(self, file: GraphFile, threads: int, shape: Shape | None) -> DeviceRunner:
-        """See `Engine`."""
+        """See `GraphEngine`."""
         options = fixed_options(file, 1, shape)
         look_for_data_beside(file.path, options)
         places = _of_sizes(file.model.graph)

@@ -58,7 +58,7 @@ class OpenVino:
             ) from error
 
     def open(self, file: GraphFile, threads: int, shape: Shape | None) -> OpenVinoRunner:
-        """See `Engine`."""
+        """See `GraphEngine`."""
         config = {"PERFORMANCE_HINT": "LATENCY"} | ({} if self._kind == "NPU" else _EXACT)
         cache = file.path.parent / "openvino"  # compiling can take minutes
         if not intact(cache):

@@ -72,7 +72,7 @@ class Qnn:
         self.hardware = str(metadata.get("Description", "NPU")) if kind == "npu" else name
 
     def open(self, file: GraphFile, threads: int, shape: Shape | None) -> HostSession:
-        """See `Engine`. What is compiled stays beside the graph: compiling can take minutes."""
+        """See `GraphEngine`; what is compiled stays beside the graph, since it takes minutes."""
         assert shape is not None, "the compiler wants one"
         facts = f"{self.name}-{self.hardware}-{self.version}-{shape.rows}x{shape.capacity}"
         made = file.path.parent / re.sub(r"[^\w.+-]+", "-", facts)
