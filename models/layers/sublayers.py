@@ -7,7 +7,6 @@ norms, mask, rotation table, activation. `export/native` implements the computat
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from edgespec.bundle.sublayers import CAUSAL, DEFAULT_ROPE, behind_of, in_chunks, window_of
 from edgespec.models.layers.distances import BUCKETS
@@ -21,9 +20,6 @@ from edgespec.models.layers.elements import (
     Xielu,
 )
 from edgespec.models.layers.recurrent import Recurrent
-
-if TYPE_CHECKING:
-    pass
 
 
 @dataclass(frozen=True)

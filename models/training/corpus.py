@@ -90,12 +90,11 @@ def is_permissive(licence: str) -> bool:
     return all(part and PERMISSIVE.fullmatch(part) for part in parts)
 
 
-def permissive_packages(skip: Iterable[str] = ()) -> Iterator[tuple[str, list[tuple[str, Path]]]]:
+def permissive_packages() -> Iterator[tuple[str, list[tuple[str, Path]]]]:
     """Yield (distribution name, [(relative path, file)]) of each permissively licensed package."""
-    skipped = {name.lower() for name in skip}
     for distribution in sorted(metadata.distributions(), key=lambda d: d.metadata["Name"].lower()):
         name = distribution.metadata["Name"]
-        if name.lower() in skipped or not is_permissive(licence_of(distribution)):
+        if not is_permissive(licence_of(distribution)):
             continue
         files = [
             (file.as_posix(), Path(str(file.locate())))

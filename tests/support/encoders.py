@@ -39,7 +39,7 @@ _SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 _WORDS = ["the", "quick", "brown", "fox", "over", "lazy", "dog", "tree", "one", "two", "three"]
 
 
-def write_wordpiece(folder: Path, bos: str = "[CLS]", eos: str = "[SEP]") -> Tokenizer:
+def write_wordpiece(folder: Path) -> Tokenizer:
     """Write a lower-casing WordPiece tokenizer, as BERT's, into a checkpoint's folder."""
     letters = string.ascii_lowercase + string.digits + ".,?!"
     pieces = [*_SPECIAL, *_WORDS, *letters, *(f"##{each}" for each in letters)]
@@ -49,13 +49,13 @@ def write_wordpiece(folder: Path, bos: str = "[CLS]", eos: str = "[SEP]") -> Tok
     tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     tokenizer.decoder = decoders.WordPiece()
     tokenizer.post_processor = processors.TemplateProcessing(
-        single=f"{bos} $A {eos}",
-        pair=f"{bos} $A {eos} $B:1 {eos}:1",
-        special_tokens=[(each, vocabulary[each]) for each in (bos, eos)],
+        single="[CLS] $A [SEP]",
+        pair="[CLS] $A [SEP] $B:1 [SEP]:1",
+        special_tokens=[(each, vocabulary[each]) for each in ("[CLS]", "[SEP]")],
     )
     tokenizer.add_special_tokens(_SPECIAL)
     tokenizer.save(str(folder / "tokenizer.json"))
-    named = {"cls_token": bos, "sep_token": eos, "pad_token": "[PAD]", "unk_token": "[UNK]"}
+    named = {f"{each}_token": f"[{each.upper()}]" for each in ("cls", "sep", "pad", "unk")}
     (folder / "tokenizer_config.json").write_text(json.dumps(named))
     return tokenizer
 

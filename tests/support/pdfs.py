@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 
-def make_pdf(*pages: str, before: bytes = b"") -> bytes:
-    """Returns a file with a line of text on each page, and operators before them."""
+def make_pdf(*pages: str) -> bytes:
+    """Returns a file with a line of text on each page."""
     kids = " ".join(f"{4 + 2 * number} 0 R" for number in range(len(pages)))
     parts = [
         b"<< /Type /Catalog /Pages 2 0 R >>",
@@ -12,7 +12,7 @@ def make_pdf(*pages: str, before: bytes = b"") -> bytes:
         b"<< /Type /Font /Subtype /Type1 /BaseFont /Helvetica >>",
     ]
     for number, text in enumerate(pages):
-        drawn = before + (f"BT /F1 12 Tf 72 700 Td ({text}) Tj ET".encode() if text else b"")
+        drawn = f"BT /F1 12 Tf 72 700 Td ({text}) Tj ET".encode() if text else b""
         parts += [
             b"<< /Type /Page /Parent 2 0 R /MediaBox [0 0 595 842] "
             b"/Resources << /Font << /F1 3 0 R >> >> /Contents %d 0 R >>" % (5 + 2 * number),

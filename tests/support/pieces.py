@@ -13,12 +13,11 @@ _LONGEST = 16  # letters of a token
 _SPECIAL = {"<unk>": TokenType.UNKNOWN, "<s>": TokenType.CONTROL, "</s>": TokenType.CONTROL}
 
 
-def pieces_metadata(count: int, seed: int = 0) -> dict[str, Any]:
+def pieces_metadata(count: int) -> dict[str, Any]:
     """Fields of a GGUF file with so many tokens, most of which several pairs of others make.
 
     Args:
         count: Number of tokens, such as Gemma's 262,144.
-        seed: Of the tokens.
     """
     runs = [SPACE * length for length in range(2, 32)]
     uses = {
@@ -28,7 +27,7 @@ def pieces_metadata(count: int, seed: int = 0) -> dict[str, Any]:
         **dict.fromkeys(_LETTERS, TokenType.NORMAL),
     }
     words = list(_LETTERS)
-    random = np.random.default_rng(seed)
+    random = np.random.default_rng(0)
     while len(uses) < count:
         for left, right in random.random((count, 2)) ** 4:  # the first ones are the most common
             word = words[int(left * len(words))] + words[int(right * len(words))]

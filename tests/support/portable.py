@@ -10,6 +10,7 @@ from edgespec.runtime.sequences.model import RotationTable
 
 UNSEEN = -1e30
 _KV = {"fp32": np.float32, "fp16": np.float16, "int8": np.int8}
+_SLOTS = 128  # of a pool, of which sequences have random ones
 _NATIVE = ("write", "parent", "sequence", "context", "starts")  # inputs of native graphs alone
 
 
@@ -18,18 +19,17 @@ class Calls:
 
     Args:
         role: the role that the graph is of.
-        slots: capacity of the pool, in which sequences have random slots.
     """
 
-    def __init__(self, role, slots=128, seed=0):
+    def __init__(self, role):
         self._role = role
-        self._rng = np.random.default_rng(seed)
-        self._free = self._rng.permutation(slots).astype(np.int32)
+        self._rng = np.random.default_rng(0)
+        self._free = self._rng.permutation(_SLOTS).astype(np.int32)
         self._contexts = []
         kv = role.precision.kv
         self.pools = {}
         for each in role.native.pools:
-            shape = (2, each.kv_heads, slots)
+            shape = (2, each.kv_heads, _SLOTS)
             self.pools[f"pool.{each.layer}"] = np.zeros((*shape, each.dim), _KV[kv])
             if kv == "int8":
                 self.pools[f"scales.{each.layer}"] = np.zeros(shape, np.float32)
