@@ -87,19 +87,17 @@ class HostSession(HostPools):
         return self._written(dict(zip(self._outputs, results, strict=True)), pools, slots)
 
 
-class AppendingSession(HostPools):
+class AppendingSession(HostSession):
     """A session on the processor whose attention appends rows to caches.
 
     Args:
-        device: name of the device.
-        session: the session.
-        file: the graph.
+        device: see `HostSession`.
+        session: likewise.
+        file: likewise.
     """
 
     def __init__(self, device: str, session: CpuSession, file: GraphFile) -> None:
-        self._device = device
-        self._session = session
-        self._file = file
+        super().__init__(device, session, file)
         self._outputs = [*file.outputs, *map(returned, file.written)]
         self._turns: dict[str, Array] = {}
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -23,6 +23,20 @@ from edgespec.runtime.engines.portable.recurrence import RecurrentCall, Recurren
 from edgespec.runtime.engines.portable.visibility import Visibility
 
 _STEP = 8  # of the lengths of paths, where each further one costs an engine a plan
+
+
+class NativePass(NamedTuple):
+    """A pass of a native graph, which calls of an engine make.
+
+    Attributes:
+        feeds: inputs by name; those that only some rows have in native graphs have all rows.
+        visibility: what the rows see.
+        paths: the paths of the rows if there are recurrent layers; else None.
+    """
+
+    feeds: Mapping[str, Any]
+    visibility: Visibility
+    paths: RecurrentPaths | None
 
 
 class PortableGraph(DevicePools):
@@ -60,16 +74,13 @@ class PortableGraph(DevicePools):
         Raises:
             DeviceError: if the engine fails, or has a fixed shape that is too small.
         """
-        feeds = _spread(feeds)
-        visibility = Visibility(feeds)
-        paths = self._recurrent_paths(feeds)
-        wanted = feeds["logit_rows"]
+        whole = self._pass(feeds)
+        wanted = whole.feeds["logit_rows"]
         parts = list[dict[str, Floats]]()
         places = list[Array]()
-        for part in self._parts(feeds, () if paths is None else [*paths.ends()]):
-            first = part.start
+        for part in self._parts(whole):
             chosen = np.flatnonzero((wanted >= part.start) & (wanted < part.stop))
-            parts.append(self._run(feeds, visibility, part, wanted[chosen] - first, paths))
+            parts.append(self._run(whole, part, wanted[chosen] - part.start))
             places.append(chosen)
         if len(parts) == 1:
             return parts[0]
@@ -77,17 +88,21 @@ class PortableGraph(DevicePools):
         order = np.argsort(np.concatenate(places))
         return {n: each[order] if n in self._file.wanted else each for n, each in joined.items()}
 
-    def _parts(self, feeds: Mapping[str, Array], ends: Sequence[int]) -> Iterator[slice]:
-        """Yields the rows of each call of the engine; a block's are in one, see `SIGHT`.
+    def _pass(self, feeds: Mapping[str, Any]) -> NativePass:
+        """Returns a pass of which these are the inputs."""
+        feeds = _spread(feeds)
+        paths = None
+        if self._file.recurrent:
+            paths = RecurrentPaths(feeds, self._file.ways, _STEP if self._rows else 1)
+        return NativePass(feeds, Visibility(feeds), paths)
 
-        Args:
-            feeds: all rows.
-            ends: where calls must end besides.
-        """
-        count = len(feeds["input_ids"])
+    def _parts(self, whole: NativePass) -> Iterator[slice]:
+        """Yields the rows of each call of the engine; a block's are in one, see `SIGHT`."""
+        count = len(whole.feeds["input_ids"])
         first = 0
         most = self._rows[-1] if self._rows else self._file.most_rows or count
-        sight = feeds.get(SIGHT)
+        sight = whole.feeds.get(SIGHT)
+        ends = () if whole.paths is None else [*whole.paths.ends()]
         while first < count:
             end = min(first + most, *(each for each in (*ends, count) if each > first))
             while sight is not None and end < count and sight[end - 1] > 0:
@@ -95,18 +110,10 @@ class PortableGraph(DevicePools):
             yield slice(first, end)
             first = end
 
-    def _run(
-        self,
-        feeds: Mapping[str, Any],
-        visibility: Visibility,
-        part: slice,
-        wanted: Array,
-        paths: RecurrentPaths | None,
-    ) -> dict[str, Floats]:
+    def _run(self, whole: NativePass, part: slice, wanted: Array) -> dict[str, Floats]:
         """Makes one call of the engine; `wanted` are numbers of rows in this part."""
-        pools = self._pools(feeds)
-        inputs, slots = self._inputs(feeds, visibility, part, wanted, paths)
-        found = self._runner.run(inputs, pools, slots)
+        inputs, slots = self._inputs(whole, part, wanted)
+        found = self._runner.run(inputs, self._pools(whole.feeds), slots)
         count = part.stop - part.start
         return {
             name: each[: len(wanted) if name in self._file.wanted else count]
@@ -114,14 +121,10 @@ class PortableGraph(DevicePools):
         }
 
     def _inputs(
-        self,
-        feeds: Mapping[str, Any],
-        visibility: Visibility,
-        part: slice,
-        wanted: Array,
-        paths: RecurrentPaths | None,
+        self, whole: NativePass, part: slice, wanted: Array
     ) -> tuple[dict[str, Array], CallSlots]:
         """Returns what one call of the engine reads besides pools, and the slots that it writes."""
+        feeds, visibility, paths = whole
         pools = self._pools(feeds)
         size = self._size(part.stop - part.start)
         inputs: dict[str, Array] = {
@@ -134,7 +137,7 @@ class PortableGraph(DevicePools):
         asked = wanted if len(wanted) else np.zeros(1, np.int64)
         number = size if self._shape else self._size(len(asked))
         if self._file.in_order:  # rows of layers that this graph leaves out have places, too
-            inputs |= self._by_place(feeds, visibility, part, size, caches_of(feeds))
+            inputs |= self._by_place(whole, part, size)
         if "logit_rows" in self._file.inputs:
             inputs["logit_rows"] = _padded(asked, number)
         slots = CallSlots({"pool": _padded(feeds["write"][part], size)})
@@ -146,12 +149,6 @@ class PortableGraph(DevicePools):
     def _pools(self, feeds: Mapping[str, Any]) -> dict[str, Any]:
         """Returns the pools among a pass's inputs."""
         return {name: feeds[name] for name in (*self._file.pools, *self._file.recurrent)}
-
-    def _recurrent_paths(self, feeds: Mapping[str, Array]) -> RecurrentPaths | None:
-        """Returns the paths of a pass, if there are recurrent layers."""
-        if not self._file.recurrent:
-            return None
-        return RecurrentPaths(feeds, self._file.ways, _STEP if self._rows else 1)
 
     def _recent_size(self, count: int) -> int:
         """Returns the number of rows before a call that it reads, at least so many.
@@ -168,17 +165,11 @@ class PortableGraph(DevicePools):
             )
         return self._shape.recent
 
-    def _by_place(
-        self,
-        feeds: Mapping[str, Any],
-        visibility: Visibility,
-        part: slice,
-        size: int,
-        caches: Sequence[Cache],
-    ) -> dict[str, Array]:
+    def _by_place(self, whole: NativePass, part: slice, size: int) -> dict[str, Array]:
         """Gives rows their places; returns the inputs that say so, and what they see."""
+        caches = caches_of(whole.feeds)
         places = caches[0].places
-        first = self.appended(caches, feeds["write"][part].astype(np.int64), size)
+        first = self.appended(caches, whole.feeds["write"][part].astype(np.int64), size)
         rows = first + np.arange(size)
         inputs: dict[str, Array] = {
             "end": np.array([first + size - 1], np.int32),
@@ -187,7 +178,7 @@ class PortableGraph(DevicePools):
         if self._file.turns:
             inputs["turn_rows"] = np.concatenate([rows, places.count + rows])[:, None]
         for name, kind in self._file.seen.items():
-            bias = visibility.by_place(part, size, places, kind)
+            bias = whole.visibility.by_place(part, size, places, kind)
             inputs[name] = self._typed(name, bias)[None, None]
         return inputs
 

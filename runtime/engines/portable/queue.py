@@ -12,7 +12,6 @@ from edgespec.runtime.engines.portable.engine import QueuedPass, QueueRunner
 from edgespec.runtime.engines.portable.file import GraphFile, Shape
 from edgespec.runtime.engines.portable.graph import PortableGraph
 from edgespec.runtime.engines.portable.pools import caches_of
-from edgespec.runtime.engines.portable.visibility import Visibility
 
 
 class QueuedGraph(PortableGraph):
@@ -47,12 +46,10 @@ class QueuedGraph(PortableGraph):
         pools = self._pools(calls[0])
         if caches := caches_of(pools):
             self.make_room(caches, sum(sizes))  # nothing may be moved between the calls
-        found = self._queue.best(map(self._pass, calls), len(calls), pools)
+        found = self._queue.best(map(self._queued, calls), len(calls), pools)
         both = zip(calls, found, strict=True)
         return [np.asarray(each[: len(feeds["logit_rows"])]) for feeds, each in both]
 
-    def _pass(self, feeds: Mapping[str, Any]) -> QueuedPass:
-        part = slice(0, len(feeds["input_ids"]))
-        paths = self._recurrent_paths(feeds)
-        wanted = feeds["logit_rows"]
-        return QueuedPass(*self._inputs(feeds, Visibility(feeds), part, wanted, paths))
+    def _queued(self, feeds: Mapping[str, Any]) -> QueuedPass:
+        rows = slice(0, len(feeds["input_ids"]))
+        return QueuedPass(*self._inputs(self._pass(feeds), rows, feeds["logit_rows"]))
