@@ -46,7 +46,6 @@ class NativeGraphBuilder(LayerGraph):
         """
         g = self.graph
         ids = self.inputs()
-        self._shared = decoder.shared
         hidden = begin = self.embedding(ids, decoder.embedding, decoder.embedding_scale)
         if decoder.altup is not None:
             hidden = spread(self, hidden, decoder.altup)
@@ -54,19 +53,7 @@ class NativeGraphBuilder(LayerGraph):
             hidden = self.entered(hidden, decoder.token_rows)
         hidden = g.rename(hidden, entering(0))
         if tower is not None:
-            if tower.together:
-                self.sight = g.input(SIGHT, TensorProto.INT32, ["S"])
-            pictured = g.input(PICTURED, TensorProto.BOOL, ["S"])
-            count = 1 if tower.grid is None else 1 + tower.grid.layers
-            which = g.op("Unsqueeze", pictured, g.ints(1))
-            read = [g.input(PICTURES, FLOAT, ["S", count * decoder.hidden_size])]
-            if count > 1:
-                read = g.multi_op("Split", *read, outputs=count, axis=1, num_outputs=count)
-            hidden = g.op("Where", which, read[0], hidden)
-            self._further = read[1:]
-            if isinstance(tower, PatchTower):
-                self.sight_in_windows = True
-                ids = g.op("Where", pictured, g.constant(tower.blank, np.int64), ids)
+            hidden, ids = self._pictured(tower, hidden, ids, decoder.hidden_size)
         if decoder.layer_inputs is not None:
             begin = hidden if decoder.altup is None else begin
             count = decoder.layer_inputs.shape[0]
@@ -78,20 +65,42 @@ class NativeGraphBuilder(LayerGraph):
         hidden = g.op("Gather", hidden, "logit_rows", axis=0)
         if decoder.altup is not None:
             hidden = gathered(self, hidden, decoder.altup)
-        hidden = self.ended(hidden, decoder)
+        self._emit_result(self.ended(hidden, decoder), decoder)
+
+    def _pictured(
+        self, tower: AnyTower, hidden: str, ids: str, hidden_size: int
+    ) -> tuple[str, str]:
+        """Emits rows of pictures in their places; returns rows and tokens with these."""
+        g = self.graph
+        if tower.together:
+            self.sight = g.input(SIGHT, TensorProto.INT32, ["S"])
+        pictured = g.input(PICTURED, TensorProto.BOOL, ["S"])
+        count = 1 if tower.grid is None else 1 + tower.grid.layers
+        which = g.op("Unsqueeze", pictured, g.ints(1))
+        read = [g.input(PICTURES, FLOAT, ["S", count * hidden_size])]
+        if count > 1:
+            read = g.multi_op("Split", *read, outputs=count, axis=1, num_outputs=count)
+        hidden = g.op("Where", which, read[0], hidden)
+        self._further = read[1:]
+        if isinstance(tower, PatchTower):
+            self.sight_in_windows = True
+            ids = g.op("Where", pictured, g.constant(tower.blank, np.int64), ids)
+        return hidden, ids
+
+    def _emit_result(self, hidden: str, decoder: Decoder) -> None:
+        """Emits scores, rows or logits of the rows behind the last norm."""
         if decoder.scorer is not None:
             scores = self._scored(hidden, decoder.scorer)
-            g.output(LOGITS, scores, FLOAT, ["R", decoder.scorer.out.out_features])
+            self.graph.output(LOGITS, scores, FLOAT, ["R", decoder.scorer.out.out_features])
             return
         if decoder.embeds:
-            g.output(LAST_HIDDEN, hidden, FLOAT, ["R", decoder.width])
+            self.graph.output(LAST_HIDDEN, hidden, FLOAT, ["R", decoder.width])
             return
         head = decoder.lm_head
-        cap = decoder.logit_softcap or 0.0
         matrix = self.weights.matrix(head.weight)
-        bias = self.biases([head])
-        logits = self.product(hidden, [matrix], bias, soft_cap=cap)
-        g.output(LOGITS, logits, FLOAT, ["R", head.out_features])
+        cap = decoder.logit_softcap or 0.0
+        logits = self.product(hidden, [matrix], self.biases([head]), soft_cap=cap)
+        self.graph.output(LOGITS, logits, FLOAT, ["R", head.out_features])
 
     def _scored(self, hidden: str, scorer: Scorer) -> str:
         """Emits scores of rows, whose few matrices stay as they are, [R, scores]."""
