@@ -81,7 +81,6 @@ class _Chains:
         pool = KVPool(role.native.pools, graph.kv, None, graph)
         ropes = [RotationTable(each) for each in role.rope_tables if each.name in role.native.ropes]
         self._model = Model(graph, pool, ropes, device=device)
-        self._model.ranking = graph
         self._sequence = self._model.sequence([7] * _TEXT)
         rows = Rows(self._sequence, [7] * _TEXT, [AFTER, *range(_TEXT - 1)], [])
         self._model.forward([rows])

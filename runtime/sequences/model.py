@@ -16,10 +16,9 @@ from edgespec.bundle import FEATURES, LAST_HIDDEN, LOGITS
 from edgespec.bundle.sublayers import rope_inputs
 from edgespec.errors import InputError
 from edgespec.runtime.arrays import Array, Floats
-from edgespec.runtime.sequences import pool as pools
 from edgespec.runtime.sequences.adapters import adapter_inputs
 from edgespec.runtime.sequences.pictures import pictured
-from edgespec.runtime.sequences.pool import KVPool
+from edgespec.runtime.sequences.pool import KVPool, Slots, TokenSequence
 from edgespec.runtime.sequences.prefixes import Checkpoints, PrefixTree
 
 if TYPE_CHECKING:
@@ -67,7 +66,7 @@ class Rows:
             the pass finds; recurrent layers keep less of them. 0 with a branch.
     """
 
-    sequence: pools.TokenSequence
+    sequence: TokenSequence
     tokens: list[int]
     parents: list[int]
     wanted: list[int]
@@ -261,7 +260,7 @@ class Model:
         gives_features: whether its passes give what a draft head reads.
         picture_width: size of the rows of pictures that it reads; 0 if it reads none.
         adapts: whether adapters of sequences add to it.
-        ranking: ranks rows where it runs; None if their logits are read.
+        ranking: the graph if it ranks rows where it runs; None if their logits are read.
         long_passes: how it makes long passes; None: as all others.
     """
 
@@ -286,7 +285,7 @@ class Model:
         self.gives_features = False
         self.picture_width = 0
         self.adapts = False
-        self.ranking: RankingGraph | None = None
+        self.ranking = graph if isinstance(graph, RankingGraph) else None
         self.long_passes: LongPasses | None = None
         self._ropes = ropes
 
@@ -325,9 +324,9 @@ class Model:
         self.ranking = None
         self.pool.close()
 
-    def sequence(self, tokens: list[int]) -> pools.TokenSequence:
+    def sequence(self, tokens: list[int]) -> TokenSequence:
         """Returns a sequence of these tokens, of which the model has read none."""
-        return pools.TokenSequence(self.pool, tokens)
+        return TokenSequence(self.pool, tokens)
 
     def forward(self, batch: Sequence[Rows]) -> list[Floats]:
         """Makes a pass, and gives the rows their slots.
@@ -422,7 +421,7 @@ def _inputs(batch: Sequence[Rows]) -> tuple[dict[str, Array], list[int]]:
     owners: list[int] = []
     wanted: list[int] = []
     positions: list[int] = []
-    contexts: list[pools.Slots] = []
+    contexts: list[Slots] = []
     starts = [0]
     for number, rows in enumerate(batch):
         first = len(tokens)

@@ -24,7 +24,6 @@ from edgespec.runtime.sequences.model import (
     Graph,
     LongPasses,
     Model,
-    RankingGraph,
     RotationTable,
 )
 from edgespec.runtime.sequences.pool import KVPool, PoolMemory
@@ -127,8 +126,6 @@ class GraphOpener:
         recurrent = RecurrentPool(role.native.recurrent, memory) if role.native.recurrent else None
         pool = KVPool(role.native.pools, placed.kv(role), slots, memory, recurrent)
         made = Model(graph, pool, rotation_tables(self.bundle, self.name), device=device)
-        if isinstance(graph, RankingGraph):
-            made.ranking = graph
         made.long_passes = LongPasses(LONG_CALL, placed.prompts) if placed.prompts else None
         made.halves = self.halves
         made.gives_features = self.features

@@ -35,9 +35,7 @@ def model(request, graphs, monkeypatch):
 
 def opened(file, limit=None):
     graph = open_graph("webgpu:0", file, 1, COLUMNS)
-    made = Model(graph, KVPool(shapes(), graph.kv, limit, graph), [RotationTable(ROPE)])
-    made.ranking = graph
-    return made
+    return Model(graph, KVPool(shapes(), graph.kv, limit, graph), [RotationTable(ROPE)])
 
 
 def check(tokens, best, logits):
