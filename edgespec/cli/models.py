@@ -22,10 +22,14 @@ if TYPE_CHECKING:
     from edgespec.llm.llm import LLM
 
 
-def chosen(arguments: argparse.Namespace) -> Path:
+def chosen(arguments: argparse.Namespace, fetch: bool = True) -> Path:
     """Returns the folder of the bundle that is to be used, which is made if the model is none.
 
     A draft model among the options is in that bundle, and its option becomes auto.
+
+    Args:
+        arguments: those of the command, with the model.
+        fetch: whether models may be downloaded, which nobody expects of a command that only looks.
 
     Raises:
         EdgespecError: as `edgespec.store.making.bundle_of`.
@@ -36,7 +40,7 @@ def chosen(arguments: argparse.Namespace) -> Path:
     draft = LoadOptions(draft=draft).draft_model if isinstance(draft, str) else None
     if draft is not None:
         arguments.draft = "auto"
-    return bundle_of(arguments.model, draft, say=_say)
+    return bundle_of(arguments.model, draft, say=_say, fetch=fetch)
 
 
 @contextmanager

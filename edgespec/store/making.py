@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from hashlib import sha256
@@ -49,6 +49,7 @@ def bundle_of(
     draft: str | Path | None = None,
     progress: Progress | None = None,
     say: Callable[[str], None] = _say,
+    fetch: bool = True,
 ) -> Path:
     """Returns the folder of a model's bundle, which is made if the model is none.
 
@@ -59,11 +60,13 @@ def bundle_of(
             the catalogue's for the model, if there is one.
         progress: called with how much of a bundle is made; None: bars show it on terminals.
         say: called with lines for the user; by default terminals show them, and others log them.
+        fetch: whether models may be downloaded.
 
     Raises:
         CheckpointError: if a checkpoint is damaged or not supported.
         ExportError: if a model cannot be downloaded, or the bundle cannot be written.
-        InputError: if there is no such model, or it and the draft do not suit each other.
+        InputError: if there is no such model, it would have to be fetched and may not, or it and
+            the draft do not suit each other.
         MemoryLimitError: if no file of a name of the catalogue fits the memory.
     """
     if model is None and draft is None:
@@ -76,8 +79,19 @@ def bundle_of(
     pair = [target] if drafting is None else [target, drafting]
     store = BundleStore()
     identity = _hashed([each.identity for each in pair])
-    made = store.seen(identity) or _new_bundle(store, pair, identity, progress, say)
-    return made.path
+    made = store.seen(identity)
+    if made is None and not fetch:
+        _check_here(pair)
+    return (made or _new_bundle(store, pair, identity, progress, say)).path
+
+
+def _check_here(models: Iterable[ModelRef]) -> None:
+    """Raises an error if a model must be downloaded first."""
+    for each in models:
+        if each.path is None:
+            raise InputError(
+                f"{each.name} is not on this machine: `edgespec pull {each.name}` fetches it"
+            )
 
 
 @dataclass(frozen=True)

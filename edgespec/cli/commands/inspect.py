@@ -30,7 +30,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def execute(arguments: argparse.Namespace) -> int:
     """Prints the contents of the manifest, after checking all hashes if requested."""
-    bundle = bundles.load(chosen(arguments))
+    bundle = bundles.load(chosen(arguments, fetch=False))
     manifest = bundle.manifest
     if arguments.verify:
         bundle.verify()

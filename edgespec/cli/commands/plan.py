@@ -44,7 +44,7 @@ def execute(arguments: argparse.Namespace) -> int:
     """
     from edgespec.llm.load.place import plan_memory
 
-    bundle = bundles.load(chosen(arguments))
+    bundle = bundles.load(chosen(arguments, fetch=False))
     found = plan_memory(bundle, LoadOptions(**given(arguments, LoadOptions)))
     if arguments.json:
         tell(json.dumps(records.encode(found)))

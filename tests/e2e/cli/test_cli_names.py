@@ -107,6 +107,19 @@ def test_a_name_is_fetched_with_its_draft_and_found_again(cli, named, served, fi
     assert [*BundleStore().made()] == ["target-q8_0"]
 
 
+@pytest.mark.parametrize("command", ["show", "plan"])
+@pytest.mark.parametrize("name", ["tiny:1b", "tiny/target-GGUF:target-Q8_0.gguf"])
+def test_who_only_looks_at_a_model_fetches_none(cli, named, served, command, name):
+    named("tiny:1b")
+    message = f"{name} is not on this machine: `edgespec pull {name}` fetches it"
+    fails(cli(command, name), message)
+    assert served.asked == []
+    assert cli("pull", name).code == 0
+    served.asked.clear()
+    assert cli(command, name).code == 0
+    assert served.asked == []
+
+
 def test_a_model_that_is_here_by_another_name_is_not_made_again(cli, named):
     named("tiny:1b")
     assert cli("pull", "tiny/target-GGUF:target-Q8_0.gguf").code == 0
