@@ -23,7 +23,8 @@ that spin. Where the processor tells what energy it takes (RAPL), there are joul
 Tokens a round of the target are accepted ones and one more, where a peer tells how many those are.
 
 `--head` is a head such as those of `edgespec train-draft`. llama.cpp gets it as its converter
-writes it, OpenVINO GenAI as a model of its own, each made once, and both draft chains with it.
+writes it, OpenVINO GenAI as a model of its own, unless it is a DSpark head; each is made once, and
+both draft chains with it.
 
 `--beside busy` keeps one core busy with another program meanwhile, as laptops are, and
 `--beside nothing,busy` measures both. `--quick` is a first look in 20 minutes: two short texts of

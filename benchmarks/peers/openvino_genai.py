@@ -24,7 +24,7 @@ _DRAFTED, _NGRAM = 5, 3  # as in its samples
 SETTINGS = {
     "plain": "LLMPipeline without prefix caching",
     "draft": f"draft_model, {_DRAFTED} tokens",
-    "head": f"draft_model in EAGLE-3 mode, {_DRAFTED} tokens",
+    "head": f"draft_model in EAGLE-3 mode, {_DRAFTED} tokens, or in DFlash mode, a block",
     "lookup": f"prompt_lookup, {_DRAFTED} tokens, n-grams to {_NGRAM}",
 }
 
@@ -51,11 +51,11 @@ class Model:
             how["prompt_lookup"] = True
         target = _converted(loading.target, loading.folder)
         draft = None
+        self._drafted = _DRAFTED
         if loading.setting == "draft":
             draft = _converted(loading.draft, loading.folder)
         elif loading.setting == "head":
-            assert loading.head is not None, "else the setting is not asked for"
-            target, draft = _with_head(target, loading.head)
+            target, draft, self._drafted = _with_head(target, loading)
         if draft is not None:
             how["draft_model"] = genai.draft_model(draft, "CPU", **threads)
         self._pipeline = genai.LLMPipeline(target, "CPU", **how)
@@ -101,7 +101,7 @@ class Model:
             config.top_k = sys.maxsize
             config.top_p = 1.0
         if self._setting != "plain":
-            config.num_assistant_tokens = _DRAFTED
+            config.num_assistant_tokens = self._drafted
         if self._setting == "lookup":
             config.max_ngram_size = _NGRAM
         ids = np.array(prompts, np.int64)
@@ -130,22 +130,34 @@ def _converted(file: str | None, folder: str) -> str:
     return str(place)
 
 
-def _with_head(target: str, head: str) -> tuple[str, str]:
-    """Returns the folders of the target with other names, and of the head's own model."""
-    from peers.openvino_head import write_openvino_head, write_openvino_target
+def _with_head(target: str, loading: Loading) -> tuple[str, str, int]:
+    """Returns folders of the target with other names and of the head's model, and tokens a draft.
 
-    plain, file = Path(target), Path(head)
+    Raises:
+        ValueError: The library does not draft with such a head, or not in this way.
+    """
+    from peers.openvino_head import DFLASH, block_of, write_openvino_head, write_openvino_target
+
+    assert loading.head is not None, "else the setting is not asked for"
+    assert loading.form is not None, "a file has one"
+    blocks = loading.form == DFLASH
+    if blocks and (loading.keeps or loading.sequences > 1):
+        raise ValueError(
+            f"{DFLASH}: OpenVINO GenAI drafts blocks for one text at a time, of which it has read "
+            "nothing before: leave several and second out by --tests"
+        )
+    plain, file = Path(target), Path(loading.head)
     named, drafting = plain.with_name(f"{plain.name}-named"), plain.with_name(file.stem)
     for folder, write in (
         (named, partial(write_openvino_target, plain)),
-        (drafting, partial(write_openvino_head, file, plain)),
+        (drafting, partial(write_openvino_head, file, loading.form, plain)),
     ):
         if not folder.exists():
             begun = folder.with_name(f"{folder.name}.partial")
             shutil.rmtree(begun, ignore_errors=True)
             write(begun)
             begun.rename(folder)
-    return str(named), str(drafting)
+    return str(named), str(drafting), block_of(file) if blocks else _DRAFTED
 
 
 def _make_readable(file: Path, output: Path) -> None:

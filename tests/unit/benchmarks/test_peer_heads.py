@@ -11,7 +11,7 @@ import gguf
 import numpy as np
 import pytest
 import torch
-from blocks import OUTPUTS, write_block
+from blocks import MASK, OUTPUTS, BlockReference, write_block
 from checkout import BENCHMARKS
 from checkpoints import make_checkpoint
 from gguf_heads import write_gguf_eagle3
@@ -92,6 +92,13 @@ def same(before, after):
         np.testing.assert_allclose(after.tensors.read(name), values, atol=most)
 
 
+def rounded(file, target):
+    """The weights in the file of a head, with the offsets of the ids of what it proposes."""
+    loaded = opened(file, target[1])
+    read = {name: torch.tensor(loaded.tensors.read(name)) for name in loaded.head.tensors()}
+    return read | {"d2t": torch.tensor(loaded.ids) - torch.arange(len(loaded.ids))}
+
+
 def test_a_written_head_is_the_head(written, target):
     folder, _, _, found = written
     before, after = (opened(each, target[1]) for each in (folder, found))
@@ -134,7 +141,7 @@ def test_its_file_has_the_names_and_shapes_of_llama_cpp(written, target):
 def test_openvinos_model_of_it_computes_the_definition(written, target, tmp_path):
     openvino = pytest.importorskip("openvino")
     _, _, config, file = written
-    openvino_head.write_openvino_head(file, tmp_path, tmp_path / "head")
+    openvino_head.write_openvino_head(file, "eagle3", tmp_path, tmp_path / "head")
     model = openvino.Core().read_model(tmp_path / "head/openvino_model.xml")
     embedding = target[0].get_input_embeddings().weight.detach()
     [lookup] = [
@@ -145,13 +152,8 @@ def test_openvinos_model_of_it_computes_the_definition(written, target, tmp_path
     ]
     lookup.input(0).replace_source_output(openvino.opset13.constant(embedding.numpy()).output(0))
     request = openvino.compile_model(model, "CPU", WHOLE).create_infer_request()
-    loaded = opened(file, target[1])
-    read = {
-        name.removeprefix("layers.0."): torch.tensor(loaded.tensors.read(name))
-        for name in loaded.head.tensors()
-    }
-    offsets = torch.tensor(loaded.ids) - torch.arange(len(loaded.ids))
-    reference = HeadReference({**read, "d2t": offsets}, config, embedding)
+    read = {name.removeprefix("layers.0."): each for name, each in rounded(file, target).items()}
+    reference = HeadReference(read, config, embedding)
     tokens = torch.tensor([5, 9, 20, 31, 7, 44])
     features = torch.randn(6, 3 * embedding.shape[1], generator=torch.Generator().manual_seed(0))
     sees = torch.ones(6, 6).tril().bool()
@@ -168,8 +170,53 @@ def test_openvinos_model_of_it_computes_the_definition(written, target, tmp_path
         )
         found = request.get_tensor("logits").data[0, 0]
         np.testing.assert_allclose(found, expected[place], atol=1e-3, rtol=1e-3)
-    np.testing.assert_array_equal(request.get_tensor("d2t").data, offsets)
+    np.testing.assert_array_equal(request.get_tensor("d2t").data, read["d2t"])
     assert model.get_rt_info("hidden_layers_list").value == "1 3 4"
+
+
+@pytest.mark.parametrize(
+    "changes", [{}, {"draft_vocab_size": OUTPUTS}, {"sample_from_anchor": True}], ids=str
+)
+def test_openvinos_model_of_a_block_drafter_computes_the_definition(target, tmp_path, changes):
+    openvino = pytest.importorskip("openvino")
+    _, config = write_block(tmp_path / "given", target[0].config, flat=False, **changes)
+    file, form = heads.head_of("openvino-genai", tmp_path / "given", target[1], tmp_path)
+    openvino_head.write_openvino_head(file, form, tmp_path, tmp_path / "head")
+    model = openvino.Core().read_model(tmp_path / "head/openvino_model.xml")
+    request = openvino.compile_model(model, "CPU", WHOLE).create_infer_request()
+    reference = BlockReference(rounded(file, target), config, target[0])
+    generator = torch.Generator().manual_seed(0)
+    text = torch.randint(MASK, (20,), generator=generator).tolist()
+    features = torch.randn(20, 3 * reference.embedding.shape[1], generator=generator)
+    tokens = openvino_head.block_of(file)
+    assert tokens == reference.size - (not reference.from_anchor)
+    for known, place in (0, 7), (7, 9), (9, 16):
+        block = reference.embedding[torch.tensor([text[place]] + tokens * [MASK])]
+        request.infer(
+            {
+                "inputs_embeds": block[None].numpy(),
+                "hidden_states": features[None, known:place].numpy(),
+                "attention_mask": np.ones((1, place + tokens + 1), np.int64),
+                "position_ids": np.arange(known, place + tokens + 1)[None],
+                "beam_idx": np.zeros(1, np.int32),
+            }
+        )
+        rows = reference.rows(features[:place], text, [place])
+        if "draft_vocab_size" in changes:
+            expected = torch.full((tokens, target[0].config.vocab_size), -65504.0)
+            expected[:, reference.ids] = reference.logits(rows)
+        else:  # the target's output projection comes behind it
+            expected = reference.predicting(rows)
+        [output] = request.model_outputs
+        assert output.any_name == (
+            "logits" if "draft_vocab_size" in changes else "last_hidden_state"
+        )
+        np.testing.assert_allclose(
+            request.get_tensor(output).data[0], expected, atol=1e-3, rtol=1e-3
+        )
+    names = "mask_token_id", "target_layer_ids"
+    told = [model.get_rt_info(["dflash", each]).value for each in names]
+    assert told == [str(MASK), "1,4,5"]
 
 
 @pytest.mark.parametrize(
@@ -266,10 +313,16 @@ def test_openvinos_target_has_the_names_that_are_looked_for(made_by_openvino, tm
     assert (tmp_path / "named/openvino_tokenizer.xml").read_text() == "tokens"
 
 
+def loading(found, form="eagle3", **changes):
+    """How OpenVINO GenAI is loaded with the file of a head."""
+    how = {"threads": 1, "context": 64, "sequences": 1, "folder": "", **changes}
+    return peers.Loading("model.gguf", None, "head", head=str(found), form=form, **how)
+
+
 def test_a_target_with_other_names_is_not_kept(made_by_openvino, written):
     (made_by_openvino / "openvino_model.xml").write_text('<layer name="add1"/>')
     with pytest.raises(ValueError, match=r"target/openvino_model\.xml: no layers are called as"):
-        openvino_genai._with_head(str(made_by_openvino), str(written[-1]))
+        openvino_genai._with_head(str(made_by_openvino), loading(written[-1]))
     assert not made_by_openvino.with_name("target-named").exists()
 
 
@@ -277,11 +330,30 @@ def test_openvinos_models_with_a_head_are_made_once(made_by_openvino, written):
     pytest.importorskip("openvino")
     begun = made_by_openvino.with_name("target-named.partial")
     begun.mkdir()  # by a run that was ended
-    folders = openvino_genai._with_head(str(made_by_openvino), str(written[-1]))
+    given = str(made_by_openvino), loading(written[-1])
+    *folders, drafted = openvino_genai._with_head(*given)
     assert [Path(each).name for each in folders] == ["target-named", written[-1].stem]
+    assert drafted == 5
     assert not begun.exists()
     files = [Path(each) / "openvino_model.xml" for each in folders]
     times = [each.stat().st_mtime_ns for each in files]
-    assert openvino_genai._with_head(str(made_by_openvino), str(written[-1])) == folders
+    assert openvino_genai._with_head(*given) == (*folders, drafted)
     assert [each.stat().st_mtime_ns for each in files] == times
     assert (Path(folders[1]) / "openvino_tokenizer.xml").read_text() == "tokens"
+
+
+@pytest.mark.parametrize(
+    ("form", "changes", "reason"),
+    [
+        ("dspark", {}, "dspark: OpenVINO GenAI drafts with eagle3 and dflash heads: train one by"),
+        ("dflash", {"sequences": 2}, "dflash: .* for one text at a time.*: leave several and"),
+        ("dflash", {"keeps": True}, "dflash: .* nothing before: leave several and second out by"),
+    ],
+    ids=str,
+)
+def test_what_openvino_does_not_draft_with_is_refused_by_name(
+    made_by_openvino, block, form, changes, reason
+):
+    with pytest.raises(ValueError, match=reason):
+        openvino_genai._with_head(str(made_by_openvino), loading(block[-1], form, **changes))
+    assert not made_by_openvino.with_name(block[-1].stem).exists()
