@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from hashlib import sha256
@@ -80,18 +80,24 @@ def bundle_of(
     store = BundleStore()
     identity = _hashed([each.identity for each in pair])
     made = store.seen(identity)
-    if made is None and not fetch:
-        _check_here(pair)
-    return (made or _new_bundle(store, pair, identity, progress, say)).path
+    if made is None:
+        wanted = _chosen(pair, identity, say)
+        made = _of_other_name(store, wanted, say)
+        if made is None and not fetch:
+            _check_here(pair)
+        made = made or _new_bundle(store, wanted, progress, say)
+    return made.path
 
 
-def _check_here(models: Iterable[ModelRef]) -> None:
+def _check_here(models: Sequence[ModelRef]) -> None:
     """Raises an error if a model must be downloaded first."""
-    for each in models:
-        if each.path is None:
-            raise InputError(
-                f"{each.name} is not on this machine: `edgespec pull {each.name}` fetches it"
-            )
+    absent = [each.name for each in models if each.path is None]
+    if absent:
+        names = " --draft ".join(each.name for each in models)
+        raise InputError(
+            f"no bundle of {' and '.join(absent)} is on this machine: `edgespec pull {names}` "
+            "fetches what it needs"
+        )
 
 
 @dataclass(frozen=True)
@@ -129,19 +135,22 @@ class _Wanted:
         return replace(self, models=models)
 
 
-def _new_bundle(
-    store: BundleStore,
-    pair: Sequence[ModelRef],
-    identity: str,
-    progress: Progress | None,
-    say: Callable[[str], None],
-) -> StoredBundle:
-    """Makes a bundle of models, whose files are chosen and fetched first if need be."""
-    wanted = _chosen(pair, identity, say)
-    for other in wanted.identities[1:]:
+def _of_other_name(
+    store: BundleStore, wanted: _Wanted, say: Callable[[str], None]
+) -> StoredBundle | None:
+    """Returns the bundle of models that are here by another name, and notes the new one."""
+    asked, *others = wanted.identities
+    for other in others:
         with store.changing(lambda: say(_BUSY)):
             if (made := store.seen(other)) is not None:
-                return store.also(made, identity)
+                return store.also(made, asked)
+    return None
+
+
+def _new_bundle(
+    store: BundleStore, wanted: _Wanted, progress: Progress | None, say: Callable[[str], None]
+) -> StoredBundle:
+    """Makes a bundle of models, which are fetched first if need be."""
     with _shown(progress) as show:
         wanted = wanted.fetched(show, say)
         try:

@@ -111,12 +111,30 @@ def test_a_name_is_fetched_with_its_draft_and_found_again(cli, named, served, fi
 @pytest.mark.parametrize("name", ["tiny:1b", "tiny/target-GGUF:target-Q8_0.gguf"])
 def test_who_only_looks_at_a_model_fetches_none(cli, named, served, command, name):
     named("tiny:1b")
-    message = f"{name} is not on this machine: `edgespec pull {name}` fetches it"
-    fails(cli(command, name), message)
-    assert served.asked == []
+    fails(cli(command, name), f"no bundle of {name} is on this machine: `edgespec pull {name}` ")
+    assert downloads(served) == set()
     assert cli("pull", name).code == 0
     served.asked.clear()
     assert cli(command, name).code == 0
+    assert served.asked == []
+
+
+def test_what_is_here_by_another_name_can_be_looked_at(cli, named, served):
+    named("tiny:1b")
+    assert cli("pull", "tiny/target-GGUF:target-Q8_0.gguf").code == 0
+    served.asked.clear()
+    assert cli("show", "tiny:1b").code == 0
+    assert downloads(served) == set()
+
+
+def test_a_plan_with_a_draft_says_how_to_fetch_both(cli, named, served):
+    named("tiny:1b")
+    named("tiny:0.1b", "draft")
+    pair = "tiny:1b", "--draft", "tiny:0.1b"
+    fails(cli("plan", *pair), "tiny:1b and tiny:0.1b is", f"pull {' '.join(pair)}` fetches")
+    assert cli("pull", *pair).code == 0
+    served.asked.clear()
+    assert cli("plan", *pair).code == 0
     assert served.asked == []
 
 
