@@ -3,7 +3,7 @@ r"""Exports damaged and hostile models, and counts what goes wrong: nothing shou
     python tests/hostile/damaged_models.py --files 500
 
 Each is exported, or refused in one line with exit code 2 that names it, and leaves nothing behind.
-Meanwhile memory stays below twice the size of the model that was damaged, or 64 MiB if that is
+Meanwhile memory stays below twice the size of the model that was damaged, or 128 MiB if that is
 more, above what the process takes when it has nothing to do: the kernel's high-water mark of
 resident memory, pages of mapped files among it, which is reset before each. Processes that only
 read are started by one that makes small random models. Linux only. It ends with exit code 1 if
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
 _SECONDS, _LONGEST = 10.0, 1500  # of a model, and letters of a line
 _HOSTILE_BYTES = 8 * MIB
-_LEAST_MEMORY = 64 * MIB  # that any model may take
+_LEAST_MEMORY = 128 * MIB  # that any model may take
 _TOWER = "gguf:mmproj"  # whose file lies beside an intact one
 _WIDE = {"hidden_size": 512, "intermediate_size": 1536}
 _EXPERTS = {"moe_intermediate_size": 512}

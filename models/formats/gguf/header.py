@@ -40,13 +40,13 @@ _MOST_DIMENSIONS = 4
 _LENGTH = struct.Struct("<Q")  # of a text
 
 # About the bytes of memory that things of a header take, the more so as they are processed. They
-# may take half the file's size: a model's vocabulary is far smaller than its weights. A draft
-# head's is not, and is the model's.
+# may take half the file's size: a model's vocabulary is far smaller than its weights. A draft head
+# has its model's: 262144 tokens with their kinds and scores, and twice as many merges, always fit.
 _FIELD = 256
 _TENSOR = 1024
 _NUMBER = 32
 _WORD = 128
-_LEAST_ROOM = 2**26
+_LEAST_ROOM = 2**27
 
 # Kinds of values, by their number in the file.
 _NUMBERS = {

@@ -454,10 +454,12 @@ def test_tokens_of_phi_3_take_the_spaces_behind_them(architecture):
 
 
 def test_the_small_file_of_a_head_may_hold_the_vocabulary_of_a_large_model(tmp_path):
-    tokens = [f"token{number}" for number in range(2**17)]
+    tokens = [f"token{number}" for number in range(2**18)]
     writer = gguf.GGUFWriter(tmp_path / "head.gguf", "eagle3")
     writer.add_token_list(tokens)
-    writer.add_token_merges([f"{token} {token}" for token in tokens])
+    writer.add_token_types([NORMAL] * len(tokens))
+    writer.add_token_scores([0.0] * len(tokens))
+    writer.add_token_merges([f"{token} {token}" for token in (*tokens, *tokens)])
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.close()
