@@ -38,7 +38,7 @@ class Hopes:
 
         What was hoped for in vain is forgotten by texts that are not read, so that it is tried
         again. Where a text was cut, nobody knows how long it would have become, but that it is not
-        shorter.
+        shorter. One that was cancelled counts: a stop string ends texts so, too.
 
         Args:
             generation: the text.
@@ -48,6 +48,6 @@ class Hopes:
         before = self.acceptance(generation)
         self._acceptances[generation.is_sampled] = before + (found - before) * _TEXT_WEIGHT
         length = generation.new_tokens
-        whole = length > 0 and generation.finish not in ("length", "context")
+        whole = length > 0 and generation.finish not in ("length", "context", "error")
         if whole or length > self._length:
             self._length += (length - self._length) * _TEXT_WEIGHT

@@ -118,6 +118,18 @@ def test_texts_that_were_cut_do_not_count_as_short():
     assert tokens_until_read(engine, request(LONG, 200)) < 2
 
 
+def test_nor_do_texts_that_were_never_begun_or_failed():
+    engine = engine_of(0.0)
+    [drafter] = engine.drafters
+    for number in range(12):
+        engine.remove(engine.add(request((*SHORT, number), 200)))
+        failed = engine.add(request((*SHORT, number), 200))
+        engine.step()
+        failed.fail(RuntimeError("its pass failed"))
+        engine.remove(failed)
+    assert drafter.grower.hopes.further(engine.add(request(SHORT, 900))) == FIRST_LENGTH
+
+
 def test_further_tokens_are_never_more_than_may_follow():
     engine = engine_of(0.0)
     [drafter] = engine.drafters
