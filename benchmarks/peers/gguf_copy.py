@@ -33,16 +33,18 @@ def rewrite(reader: Any, output: Path, made: Callable[[Any], tuple[Any, Any]]) -
     partial.rename(output)
 
 
-def copy_facts(reader: Any, writer: Any, of: str = "") -> None:
+def copy_facts(reader: Any, writer: Any, of: str = "", but: str = "") -> None:
     """Adds the facts of a file to one that is written.
 
     Args:
         reader: the `gguf.GGUFReader` of the file.
         writer: the `gguf.GGUFWriter`, which knows its architecture.
         of: what their names begin with.
+        but: name of one that is left out.
     """
+    without = {"general.architecture", but}
     for name, field in reader.fields.items():
-        if name.startswith(of) and not name.startswith("GGUF.") and name != "general.architecture":
+        if name.startswith(of) and not name.startswith("GGUF.") and name not in without:
             kind, each = [*field.types, None][:2]
             writer.add_key_value(name, field.contents(), kind, each)
 

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 _TAPS = 3  # of an EAGLE-3 head that peers read
 _TOGETHER = 32  # numbers that share a scale in Q8_0
+_MASK = "tokenizer.ggml.mask_token_id"
 _GATE = "mlp.gate_proj"
 _LAYER = {
     "input_layernorm": "attn_norm",
@@ -120,8 +121,8 @@ def write_head_file(head: Path, model: Path, output: Path) -> None:
     output.parent.mkdir(parents=True, exist_ok=True)
     partial = output.with_suffix(".partial")
     writer = gguf.GGUFWriter(partial, form.architecture)
+    copy_facts(gguf.GGUFReader(model), writer, "tokenizer.", but=_MASK)
     _add_facts(writer, known, sizes)
-    copy_facts(gguf.GGUFReader(model), writer, "tokenizer.")
     _add_tensors(writer, form, known, loaded)
     finish(writer)
     partial.rename(output)

@@ -41,10 +41,10 @@ WHOLE = {
 
 @pytest.fixture(scope="module")
 def target(tmp_path_factory):
-    """A random target of eight layers, and its GGUF file."""
+    """A random target of eight layers, and its GGUF file, which has a mask token of its own."""
     folder = tmp_path_factory.mktemp("target")
     model = make_checkpoint(folder, "llama", num_hidden_layers=8)
-    write_gguf(folder, folder / "model.gguf")
+    write_gguf(folder, folder / "model.gguf", **{"tokenizer.ggml.mask_token_id": 7})
     return model, folder / "model.gguf"
 
 
