@@ -118,11 +118,14 @@ def test_texts_that_were_cut_do_not_count_as_short():
     assert tokens_until_read(engine, request(LONG, 200)) < 2
 
 
-def test_nor_do_texts_that_were_never_begun_or_failed():
+def test_nor_do_texts_that_have_no_token_yet_or_failed():
     engine = engine_of(0.0)
     [drafter] = engine.drafters
     for number in range(12):
-        engine.remove(engine.add(request((*SHORT, number), 200)))
+        begun = engine.add(request((number, *LONG, *LONG, *LONG), 200))
+        engine.step()
+        assert begun.new_tokens == 0
+        engine.remove(begun)
         failed = engine.add(request((*SHORT, number), 200))
         engine.step()
         failed.fail(RuntimeError("its pass failed"))
