@@ -4,8 +4,8 @@
 
 A draft model must read a prompt before it drafts, which takes longer than a short answer saves. The
 model is asked about Python files, in turn in a sentence and in detail. Texts are greedy, and end
-where the model ends them. Seconds are those behind the first token, so that the target's own
-reading is not among them; each file is asked about once in a setting.
+where the model ends them, or with -n tokens. Seconds are those behind the first token, so that the
+target's own reading is not among them; each file is asked about once in a setting.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from pathlib import Path
 from common import add_threads, count, exit_code, print_result, print_table
 
 from edgespec import LLM, Result
+from edgespec.errors import InputError
 
 _HERE = Path(__file__).parent
 _QUESTIONS = {
@@ -30,12 +31,10 @@ _SETTINGS = {"plain": "none", "auto": "auto"}
 def main() -> None:
     arguments = _parse_arguments()
     found = dict[tuple[str, str], list[Result]]()
-    files = sorted(_HERE.glob("*.py"))[: 2 * arguments.limit]
     with LLM(arguments.model, draft=arguments.draft, threads=arguments.threads) as llm:
-        for number, file in enumerate(files):
+        for number, text in enumerate(_texts(llm, arguments.tokens, 2 * arguments.limit)):
             kind = list(_QUESTIONS)[number % len(_QUESTIONS)]
-            words = llm.tokenizer.encode(file.read_text("utf-8"))[: arguments.tokens]
-            content = f"{llm.tokenizer.decode(words)}\n\n{_QUESTIONS[kind]}"
+            content = f"{text}\n\n{_QUESTIONS[kind]}"
             prompt = llm.chat_tokens([{"role": "user", "content": content}])
             for setting, source in _SETTINGS.items():
                 how = {"draft_source": source, "max_new_tokens": arguments.n}
@@ -46,6 +45,18 @@ def main() -> None:
     print_result(
         "long_prompts", {"model": arguments.model, "tokens": arguments.tokens, "rows": rows}
     )
+
+
+def _texts(llm: LLM, tokens: int, count: int) -> list[str]:
+    """Returns the beginnings, of so many tokens, of the first files that are long enough."""
+    texts = []
+    for file in sorted(_HERE.rglob("*.py")):
+        words = llm.tokenizer.encode(file.read_text("utf-8"))
+        if len(words) >= tokens and len(texts) < count:
+            texts.append(llm.tokenizer.decode(words[:tokens]))
+    if len(texts) < count:
+        raise InputError(f"{len(texts)} files have {tokens} tokens, not {count}: give less --limit")
+    return texts
 
 
 def _row(kind: str, plain: Sequence[Result], auto: Sequence[Result]) -> list[object]:
