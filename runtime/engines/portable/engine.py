@@ -104,8 +104,8 @@ class GraphEngine(Protocol):
         shape: the shape of all calls where none is named; None: they may have any.
         half: whether its graphs have all weights in half precision; None: where that is exact;
             False: it has no numbers in half precision.
-        fused: what fused operators do there, see `GraphForm`; None: its
-            graphs have standard operators.
+        fused: what fused operators do there, see `GraphForm`; None: its graphs have standard
+            operators.
         fused_rows: rows of the largest call that fused attention is right in; None: any.
         queues: whether its runners are those of queues, see `QueueRunner`.
     """
