@@ -320,7 +320,7 @@ def _planned(
 
 
 def _add_caches(
-    needs: Mapping[str, _Needs], role: Role, placed: Placement, slots: int, sequences: int
+    needs: defaultdict[str, _Needs], role: Role, placed: Placement, slots: int, sequences: int
 ) -> None:
     """Adds keys, values and states of a role, wherever its layers run."""
     formats = placed.kv(role)
@@ -335,7 +335,11 @@ def _add_caches(
 
 
 def _add_weights(
-    needs: Mapping[str, _Needs], bundle: Bundle, name: str, placed: Placement, skipping: bool
+    needs: defaultdict[str, _Needs],
+    bundle: Bundle,
+    name: str,
+    placed: Placement,
+    skipping: bool,
 ) -> None:
     """Adds the weights of a role, and what its passes compute, wherever it runs."""
     role = bundle.manifest.roles[name]
