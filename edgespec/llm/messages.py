@@ -26,8 +26,8 @@ def for_template(messages: Messages) -> Sequence[Mapping[str, Any]]:
     and most show no ids: results come in the order of their calls.
 
     Raises:
-        InputError: if these are no messages, a part of a content is no text, or a call has no
-            function.
+        InputError: if these are no messages, a part of a content is no text, the calls of one are
+            no list, or a call has no function.
     """
     given = [{"role": "user", "content": messages}] if isinstance(messages, str) else messages
     _check(given)

@@ -23,14 +23,19 @@ def read_calls(message: Message) -> Message:
         message: a message in the format of OpenAI's API.
 
     Raises:
-        InputError: if a call has no function.
+        InputError: if these are no list, or a call has no function.
     """
     if "tool_calls" not in message:
         return message
+    given = message["tool_calls"]
     others = {key: value for key, value in message.items() if key != "tool_calls"}
-    if not message["tool_calls"]:
+    if given is not None and not isinstance(given, list | tuple):
+        raise InputError(
+            f"a message has the tool_calls {reason(repr(given), 60)}: give a list of calls"
+        )
+    if not given:
         return others
-    calls = [_call(call) for call in message["tool_calls"]]
+    calls = [_call(call) for call in given]
     content = others.get("content") or ""
     reasoning = others.get("reasoning_content")
     # How gpt-oss's template calls reasoning before a call; it refuses it beside a content.

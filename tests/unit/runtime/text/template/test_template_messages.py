@@ -91,6 +91,9 @@ def test_contents_that_are_null_are_empty():
         ([{"role": "user"}], "a message of user has the content nothing: give a text, or parts"),
         ([{"role": "system", "content": None}], "a message of system has the content nothing"),
         ([ASKED, {"role": "assistant", "content": 5}], "of assistant has the content 5: give"),
+        ([{**CALLING, "tool_calls": 5}], "a message has the tool_calls 5: give a list of calls"),
+        ([{**CALLING, "tool_calls": CALL}], "a message has the tool_calls {'id': 'call00000'"),
+        ([{**CALLING, "tool_calls": [5]}], "a message has the tool call 5: give a function with"),
     ],
 )
 def test_what_is_no_conversation_is_refused_without_the_template(messages, said):
