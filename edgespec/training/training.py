@@ -347,9 +347,9 @@ class Training:
                 for kind, shares in progress.kinds.items()
             },
             "expected_accepted": round(progress.expected, 3),
-            "promised_speedup": self._promised(progress.acceptance),
+            "promised_speedup": _rounded(self._promised(progress.acceptance)),
             "promised_by_kind": {
-                kind: self._promised(shares) for kind, shares in progress.kinds.items()
+                kind: _rounded(self._promised(shares)) for kind, shares in progress.kinds.items()
             },
             "acceptance_by_tokens": [list(each) for each in progress.history],
         }
@@ -361,7 +361,7 @@ class Training:
         shape = self._trained.head.shape
         size = self._target.bundle.role_size(TARGET)
         drafting = partial(draft_seconds, shape, size, self._cost.seconds)
-        return round(promised_speedup(acceptance, self._cost.seconds, drafting), 3)
+        return promised_speedup(acceptance, self._cost.seconds, drafting)
 
     def _spent(self, began: float) -> None:
         self.progress.seconds += time.monotonic() - began
@@ -377,6 +377,10 @@ class Training:
             done.append(progress.tokens / options.tokens)
         share = max(done) if len(done) > 1 else None
         self._report(Status(doing, progress, speed, self._promised(progress.acceptance), share))
+
+
+def _rounded(speed: float | None) -> float | None:
+    return None if speed is None else round(speed, 3)
 
 
 def _measured(bundle: Bundle, threads: int | None) -> PassCost:

@@ -24,6 +24,7 @@ from edgespec.training.card import card as training_card
 from edgespec.training.device import TorchDevice
 from edgespec.training.given_head import GivenHead
 from edgespec.training.options import DFLASH, DSPARK, EAGLE3, GATED, KINDS, MTP, TrainingOptions
+from edgespec.training.promise import promised_speedup
 from edgespec.training.target_graph import TargetGraph
 from edgespec.training.target_model import TorchTarget
 from edgespec.training.target_texts import TargetWriter
@@ -62,22 +63,20 @@ def text(tmp_path):
     return file
 
 
-def trained(target, text, output, options=OPTIONS, stop_after=None, **changes):
+def trained(target, text, output, options=OPTIONS, stop_after=None, report=bool, **changes):
     """Trains until the limits, or until the user stops after some steps."""
     options = replace(options, **changes)
-    statuses = []
-    stopping = (lambda: bool(statuses) and statuses[-1] >= stop_after) if stop_after else bool
+    steps = []
+    stopping = (lambda: bool(steps) and steps[-1] >= stop_after) if stop_after else bool
+
+    def note(status):
+        steps.append(status.progress.steps)
+        report(status)
+
     output.mkdir(exist_ok=True)
     write = TargetWriter(target, options.window).write if options.generate else None
     texts = texts_of([text] if text else [], target.tokenizer, options.window, write)
-    training = Training(
-        target,
-        texts,
-        options,
-        output,
-        lambda status: statuses.append(status.progress.steps),
-        stopping,
-    )
+    training = Training(target, texts, options, output, note, stopping)
     training.run()
     return training
 
@@ -242,10 +241,18 @@ def test_the_saved_layout_is_that_of_eagle_and_other_options_do_not_go_on(target
         trained(target, text, tmp_path / "head", tokens=128, kind=GATED, window=32)
 
 
-def test_a_head_has_the_layout_of_speculators_and_a_card(target, text, tmp_path):
+def test_a_head_has_the_layout_of_speculators_and_a_card(target, text, tmp_path, monkeypatch):
     """As vLLM reads it; what the definition makes of it is in `test_eagle3_training.py`."""
+    # So that it is no speed of three decimals, as that of plain decoding is.
+    monkeypatch.setattr(
+        "edgespec.training.training.promised_speedup",
+        lambda *given: promised_speedup(*given) + 1 / 7,
+    )
     head = tmp_path / "head"
-    training = trained(target, text, head, tokens=300)
+    told = []
+    training = trained(
+        target, text, head, tokens=300, report=lambda status: told.append(status.promised)
+    )
     config = json.loads((head / "config.json").read_text())
     assert config["speculators_model_type"] == "eagle3"
     assert config["architectures"] == ["Eagle3DraftModel"]
@@ -259,7 +266,9 @@ def test_a_head_has_the_layout_of_speculators_and_a_card(target, text, tmp_path)
     assert facts["acceptance"] == [round(each, 4) for each in training.progress.acceptance]
     assert facts["promised_by_kind"].keys() == facts["acceptance_by_kind"].keys()
     [of_kind] = facts["promised_by_kind"].values()  # all texts are of one
-    assert of_kind == facts["promised_speedup"] >= 1
+    assert of_kind == facts["promised_speedup"] == round(told[-1], 3) > 1
+    assert told[0] is None
+    assert told[-1] != facts["promised_speedup"]
     card = (head / "README.md").read_text("utf-8")
     assert card.startswith("---\nlicense: other\ntags:\n- speculative-decoding")
     for part in (facts["base_model"], facts["weights"], "given texts, as they are", "| all |"):
