@@ -1,8 +1,8 @@
-r"""Measures the house: lines of each room, options of commands, and modules that a step enters.
+r"""Measures the package: lines of each folder, options of commands, modules that a step enters.
 
     python benchmarks/house.py [BUNDLE]    # the embedded pair if none is given
 
-Lines are those of all files of a room, with docstrings and comments. A step is one round of
+Lines are those of all files of a folder, with docstrings and comments. A step is one round of
 `LLM.stream`, from asking for the next piece to having it; a module counts once if one of its
 functions is called.
 """
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 _ROOT = Path(__file__).parent.parent
 
 
-ROOMS = {
+FOLDERS = {
     "edgespec": ("edgespec/**/*.py",),
     "models": ("models/**/*.py",),
     "export": ("export/**/*.py",),
@@ -38,7 +38,7 @@ ROOMS = {
     "results": ("benchmarks/RESULTS.md",),
     "docs": ("README.md", "docs/*.md"),
 }
-"""Patterns of each room's files. Their lines are printed, not held: a budget breeds dense code."""
+"""Patterns of files by folder. Their lines are printed, not held: a budget breeds dense code."""
 
 PRODUCTION = "edgespec", "models", "export", "runtime", "training"
 # Modules of a step by draft: wanted, and held. Once in a while `auto` begins to read with its draft
@@ -53,10 +53,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=_Raw)
     parser.add_argument("bundle", type=Path, nargs="?")
     given = parser.parse_args()
-    lines = {room: count(room) for room in ROOMS}
+    lines = {folder: count(folder) for folder in FOLDERS}
     print_table(
-        ["room", "lines"],
-        [*lines.items(), ("production Python", sum(lines[room] for room in PRODUCTION))],
+        ["folder", "lines"],
+        [*lines.items(), ("production Python", sum(lines[folder] for folder in PRODUCTION))],
     )
     options = {name: _options(name) for name in COMMANDS}
     print()
@@ -68,11 +68,11 @@ def main() -> None:
     print_result("house", {"lines": lines, "options": options, "modules": counts})
 
 
-def count(room: str) -> int:
-    """Returns the lines of a room's files, with docstrings and comments."""
-    files = {path for pattern in ROOMS[room] for path in _ROOT.glob(pattern)}
-    if room != "training":
-        files -= {path for pattern in ROOMS["training"] for path in _ROOT.glob(pattern)}
+def count(folder: str) -> int:
+    """Returns the lines of a folder's files, with docstrings and comments."""
+    files = {path for pattern in FOLDERS[folder] for path in _ROOT.glob(pattern)}
+    if folder != "training":
+        files -= {path for pattern in FOLDERS["training"] for path in _ROOT.glob(pattern)}
     return sum(len(path.read_text("utf-8").splitlines()) for path in files)
 
 

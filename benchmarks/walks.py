@@ -5,7 +5,7 @@ r"""Measures how far a reader walks through the package: files entered, and retu
 A reader follows a call to its function once. A call from another file enters the function's file;
 if the reader was there before, it is a return. What does not count: to come back to the caller,
 further functions of a file that the same caller has entered already, properties, which read as
-fields, and what modules do while they are imported. Returns of the loop are those to the rooms of
+fields, and what modules do while they are imported. Returns of the loop are those to modules of
 one step, which go round by nature. The walk of an option has only those functions that are handed
 its value, by itself or in a field.
 
@@ -122,7 +122,7 @@ class Walk:
 
     @property
     def of_loop(self) -> int:
-        """The returns to rooms of one step."""
+        """The returns to modules of one step."""
         return sum(count for name, count in self.returns.items() if name.startswith(LOOP))
 
 

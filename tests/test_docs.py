@@ -77,8 +77,8 @@ def test_lines_of_prose_are_short(page):
 
 @pytest.mark.parametrize("page", PAGES)
 def test_modules_that_are_named_exist(page):
-    rooms = "benchmarks|edgespec|export|models|runtime|tests"
-    for name in re.findall(rf"\b(?:{rooms})/[\w/.-]+\.py\b", PAGES[page]):
+    folders = "benchmarks|edgespec|export|models|runtime|tests"
+    for name in re.findall(rf"\b(?:{folders})/[\w/.-]+\.py\b", PAGES[page]):
         assert (ROOT / name).exists(), name
 
 
@@ -96,17 +96,16 @@ def test_the_tables_of_models_are_those_of_the_code(monkeypatch):
 def test_the_folders_are_those_of_the_code():
     """The table names every folder, and none that is not there."""
     told = set()
-    room = ""
+    outer = ""
     for row in re.findall(r"^\|.*\|$", PAGES["docs/architecture.md"], re.M)[2:]:
         _, first, names, *_ = row.split("|")
-        room = first.strip(" `") or room
-        told |= {room + name for name in re.findall(r"`([^`]+)`", names)}
+        outer = first.strip(" `") or outer
+        told |= {outer + name for name in re.findall(r"`([^`]+)`", names)}
     assert all((ROOT / name).exists() for name in told), told
-    rooms = ("edgespec", "export", "models", "runtime")
     folders = {
         each.parent.relative_to(ROOT).as_posix() + "/"
-        for room in rooms
-        for each in (ROOT / room).glob("*/__init__.py")
+        for package in ("edgespec", "export", "models", "runtime")
+        for each in (ROOT / package).glob("*/__init__.py")
     }
     assert folders <= told
 

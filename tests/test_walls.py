@@ -95,35 +95,35 @@ def test_every_module_is_seen():
     assert "edgespec.bundle" in imports("edgespec.export.exporter")
 
 
-# From the ground up: a module imports from its own floor and from those before it. The loop and the
-# contract of its drafters stand on one floor.
-FLOORS = (
+# From the ground up: a module imports from its own level and from earlier ones. The loop and the
+# contract of its drafters have one level.
+LEVELS = (
     "errors", "system", "bundle", "models", "export", "store", "runtime.arrays",
     "runtime.kernels", "runtime.engines", "runtime.text.schema", "runtime.sampling", "runtime.text",
     "runtime.vision", "runtime.sequences", "runtime.plan",
     "runtime.speculation runtime.drafters.base", "runtime.drafters", "llm", "measuring", "tuning",
     "training", "mcp", "serve", "batch", "cli",
 )  # fmt: skip
-PLACES = {f"edgespec.{each}": n for n, floor in enumerate(FLOORS) for each in floor.split()}
+LEVEL_OF = {f"edgespec.{each}": n for n, names in enumerate(LEVELS) for each in names.split()}
 
 
-def floor(name):
-    """Where a module stands; the package itself and its docstring-only rooms stand nowhere."""
-    found = [each for each in PLACES if within(name, each)]
-    return PLACES[max(found, key=len)] if found else None
+def level(name):
+    """The number of a module's level; None: what only has a docstring has none."""
+    found = [each for each in LEVEL_OF if within(name, each)]
+    return LEVEL_OF[max(found, key=len)] if found else None
 
 
-def test_every_module_has_a_floor_and_every_floor_a_module():
+def test_every_module_has_a_level_and_every_level_a_module():
     roots = {"edgespec", "edgespec.__main__", "edgespec.runtime"}
-    assert {name for name in MODULES if floor(name) is None} == roots
-    assert PLACES.keys() <= MODULES.keys()
+    assert {name for name in MODULES if level(name) is None} == roots
+    assert LEVEL_OF.keys() <= MODULES.keys()
 
 
 def test_no_import_goes_up():
     for name in MODULES:
-        if floor(name) is None:
+        if level(name) is None:
             continue
-        up = {each for each in own_imports(name) if (floor(each) or 0) > floor(name)}
+        up = {each for each in own_imports(name) if (level(each) or 0) > level(name)}
         assert not up, f"{name} imports {sorted(up)}"
 
 
@@ -174,7 +174,7 @@ def test_only_training_needs_torch():
             assert "torch" not in foreign_imports(name), name
 
 
-# Measures of the house
+# Sizes
 
 
 def test_no_function_is_long():
@@ -200,8 +200,8 @@ def lines_of(function):
 
 def all_sources():
     """Every file of Python in the checkout, with its tree."""
-    for room in ("edgespec", "models", "export", "runtime", "benchmarks", "tests"):
-        for path in (ROOT / room).rglob("*.py"):
+    for folder in ("edgespec", "models", "export", "runtime", "benchmarks", "tests"):
+        for path in (ROOT / folder).rglob("*.py"):
             yield path, ast.parse(path.read_text(encoding="utf-8"))
 
 

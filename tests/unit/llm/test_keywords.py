@@ -39,7 +39,7 @@ with LLM(Path("m"), context=5, memory={"cpu": 3}, draft=Path("d")) as llm:
         for piece in session.stream("x", json_schema={"type": "object"}):
             print(piece.upper())
 """
-ROOMS = "export", "models", "runtime"  # which in a checkout lie beside the package
+FOLDERS = "export", "models", "runtime"  # which in a checkout lie beside the package
 _FAULT = re.compile(r"(\w+\.py):(\d+):.*\berror\b")
 
 
@@ -49,8 +49,8 @@ def package(tmp_path_factory):
     folder = tmp_path_factory.mktemp("package")
     (folder / "edgespec").mkdir()
     for place in map(Path, edgespec.__path__):
-        rooms = place.iterdir() if place.name == "edgespec" else map(place.joinpath, ROOMS)
-        for each in rooms:
+        inner = place.iterdir() if place.name == "edgespec" else map(place.joinpath, FOLDERS)
+        for each in inner:
             (folder / "edgespec" / each.name).symlink_to(each)
     return folder
 

@@ -50,8 +50,8 @@ def test_what_has_no_wheels_is_told_by_name(system, processor, libc, told):
 
 def test_no_module_of_the_current_folder_hides_one_of_python():
     """Wherever this package starts Python, a types.py beside the user does not count."""
-    for room in ("edgespec", "export", "models", "runtime"):
-        for file in (ROOT / room).rglob("*.py"):
+    for folder in ("edgespec", "export", "models", "runtime"):
+        for file in (ROOT / folder).rglob("*.py"):
             text = file.read_text(encoding="utf-8")
             if re.search(r"sys\.executable", text):
                 assert '"-P"' in text, file
