@@ -9,8 +9,13 @@ from contextlib import suppress
 
 from edgespec.errors import MemoryLimitError
 from edgespec.runtime.drafters.acceptance import Acceptances
-from edgespec.runtime.drafters.hopes import Hopes
-from edgespec.runtime.drafters.reader import CHUNK, FIRST_WAIT, DraftReader, DraftSequence
+from edgespec.runtime.drafters.reader import (
+    CHUNK,
+    FIRST_ACCEPTANCE,
+    FIRST_WAIT,
+    DraftReader,
+    DraftSequence,
+)
 from edgespec.runtime.speculation.generation import Generation, Reading
 from edgespec.runtime.speculation.plan import PassPlan
 from edgespec.runtime.speculation.schedule import PassPart
@@ -18,7 +23,51 @@ from edgespec.runtime.speculation.schedule import PassPart
 USUAL_READING = 4
 """Rows that a round's first call reads at most, if the model drafts in every round."""
 
+FIRST_LENGTH = 128
+"""Tokens of a text, where none has ended yet."""
+
 _LONGEST_WAIT = 256  # rounds until a draft that did not pay is tried again
+_TEXT_WEIGHT = 0.2  # of a text in what the next one hopes for
+
+
+class Hopes:
+    """What the texts of a drafter let the next one hope for."""
+
+    def __init__(self) -> None:
+        self._acceptances = dict[bool, float]()  # of greedy texts and of sampled ones
+        self._length = float(FIRST_LENGTH)
+
+    def acceptance(self, generation: Generation) -> float:
+        """Returns how likely the target is to choose the model's best token as a text begins."""
+        return self._acceptances.get(generation.is_sampled, FIRST_ACCEPTANCE)
+
+    def further(self, generation: Generation) -> float:
+        """Returns how many tokens may be expected to follow.
+
+        They are as many as texts mostly have, or as have come where these are more: what is read
+        once it would have paid costs at most twice what it had to (ski rental: Karlin et al.,
+        Competitive snoopy caching, 1988).
+        """
+        return min(max(self._length, generation.new_tokens), generation.remaining)
+
+    def learn(self, generation: Generation, acceptance: float | None) -> None:
+        """Learns of a text that has ended.
+
+        What was hoped for in vain is forgotten by texts that are not read, so that it is tried
+        again. Where a text was cut, nobody knows how long it would have become, but that it is not
+        shorter. One that was cancelled counts: a stop string ends texts so, too.
+
+        Args:
+            generation: the text.
+            acceptance: what was found in it; None: it was not read.
+        """
+        found = FIRST_ACCEPTANCE if acceptance is None else acceptance
+        before = self.acceptance(generation)
+        self._acceptances[generation.is_sampled] = before + (found - before) * _TEXT_WEIGHT
+        length = generation.new_tokens
+        whole = length > 0 and generation.finish not in ("length", "context", "error")
+        if whole or length > self._length:
+            self._length += (length - self._length) * _TEXT_WEIGHT
 
 
 class Grower(ABC):

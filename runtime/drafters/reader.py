@@ -11,7 +11,6 @@ import numpy as np
 from edgespec.runtime.arrays import Floats, Ids
 from edgespec.runtime.drafters.acceptance import Candidates, likeliest, listed
 from edgespec.runtime.drafters.frequent import FrequentTokens
-from edgespec.runtime.drafters.hopes import FIRST_ACCEPTANCE
 from edgespec.runtime.sampling.sampler import Sampler
 from edgespec.runtime.sequences.model import AFTER, Graph, Model, PassCost, Rows
 from edgespec.runtime.sequences.pool import TokenSequence
@@ -20,6 +19,9 @@ from edgespec.runtime.speculation.generation import Generation
 
 CHUNK = 64
 """Rows of a call that reads the prompt."""
+
+FIRST_ACCEPTANCE = 0.85
+"""How likely the target is to choose a model's best token, where nothing is known of both."""
 
 FIRST_WAIT = 8
 """Rounds until a draft that did not pay is tried again."""

@@ -5,7 +5,8 @@ from __future__ import annotations
 from engines import by_model, plain_engine, request, tokens_of
 from toys import toy_model
 
-from edgespec.runtime.drafters.hopes import FIRST_ACCEPTANCE, FIRST_LENGTH
+from edgespec.runtime.drafters.model import FIRST_LENGTH
+from edgespec.runtime.drafters.reader import FIRST_ACCEPTANCE
 from edgespec.runtime.speculation.engine import Engine
 
 SHORT = (1, 2, 3)
