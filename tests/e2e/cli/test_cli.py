@@ -33,7 +33,7 @@ def test_commands_that_are_refused(cli, words):
 def test_help_says_what_a_command_is_for(cli, capsys):
     with pytest.raises(SystemExit):
         cli("serve", "--help")
-    assert "\nServe a model on this machine with OpenAI's API" in capsys.readouterr().out
+    assert "\nServe models on this machine: OpenAI's, Anthropic's" in capsys.readouterr().out
 
 
 def test_inspect_shows_every_role_and_file(cli):
