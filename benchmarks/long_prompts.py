@@ -49,7 +49,7 @@ def main() -> None:
 
 def _texts(llm: LLM, tokens: int, count: int) -> list[str]:
     """Returns the beginnings, of so many tokens, of the first files that are long enough."""
-    texts = []
+    texts = list[str]()
     for file in sorted(_HERE.rglob("*.py")):
         words = llm.tokenizer.encode(file.read_text("utf-8"))
         if len(words) >= tokens and len(texts) < count:
