@@ -36,8 +36,8 @@ class DraftSequence:
     Attributes:
         generation: whose.
         sequence: what the model has read of it, with the model's slots.
-        hope: how likely the target is to choose the model's best token, as a moving average.
         first: position in the generation of the first token that the sequence has rows of.
+        hope: how likely the target is to choose the model's best token, as a moving average.
         idle: rounds since the model drafted.
         wait: rounds after which it is tried again.
         drafted: whether a tree waits for the target's choices, or was begun for the next round.
@@ -46,8 +46,8 @@ class DraftSequence:
 
     generation: Generation
     sequence: TokenSequence
-    hope: float = FIRST_ACCEPTANCE
     first: int = 0
+    hope: float = FIRST_ACCEPTANCE
     idle: int = 0
     wait: int = FIRST_WAIT
     drafted: bool = False
