@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
+from itertools import islice
 from pathlib import Path
 
 from common import add_threads, count, exit_code, print_result, print_table
@@ -49,11 +50,10 @@ def main() -> None:
 
 def _texts(llm: LLM, tokens: int, count: int) -> list[str]:
     """Returns the beginnings, of so many tokens, of the first files that are long enough."""
-    texts = list[str]()
-    for file in sorted(_HERE.rglob("*.py")):
-        words = llm.tokenizer.encode(file.read_text("utf-8"))
-        if len(words) >= tokens and len(texts) < count:
-            texts.append(llm.tokenizer.decode(words[:tokens]))
+    files = sorted(_HERE.rglob("*.py"))
+    read = (llm.tokenizer.encode(file.read_text("utf-8")) for file in files)
+    begun = (words[:tokens] for words in read if len(words) >= tokens)
+    texts = list(map(llm.tokenizer.decode, islice(begun, count)))
     if len(texts) < count:
         raise InputError(f"{len(texts)} files have {tokens} tokens, not {count}: give less --limit")
     return texts
