@@ -12,6 +12,7 @@ from gguf import GGMLQuantizationType as Kind
 from edgespec.errors import InputError
 from edgespec.export.heads.draft_head import target_sizes
 from edgespec.models import load_checkpoint
+from edgespec.models.formats.gguf.opening import whole_header
 from edgespec.models.heads.block_head import BlockHead
 from edgespec.models.heads.dflash import DFLASH, DSPARK
 from edgespec.models.heads.eagle3 import EAGLE3
@@ -130,10 +131,9 @@ def write_head_file(head: Path, model: Path, output: Path) -> None:
 
 def form_of(file: Path) -> str:
     """Returns the form of the head in a file of `write_head_file`: eagle3, dflash or dspark."""
-    reader = gguf.GGUFReader(file)
-    architecture = str(reader.fields["general.architecture"].contents())
-    markov = any(each.name.startswith("markov") for each in reader.tensors)
-    return DSPARK if markov else architecture
+    header = whole_header(file)
+    markov = any(name.startswith("markov") for name in header.entries)
+    return DSPARK if markov else str(header.metadata["general.architecture"])
 
 
 def _known(loaded: HeadCheckpoint) -> tuple[_Form, Head | BlockHead]:

@@ -15,6 +15,7 @@ import numpy as np
 
 from peers.openvino_graph import MOST, HeadGraph, named
 
+TOKENS = "tokens"  # what a call proposes, as we ask for it
 _MASK_TOKEN = "tokenizer.ggml.mask_token_id"
 
 
@@ -48,6 +49,7 @@ class DFlashGraph(HeadGraph):
         model.set_rt_info(True, "dflash_mode")
         model.set_rt_info(str(self._facts[_MASK_TOKEN]), ["dflash", "mask_token_id"])
         model.set_rt_info(",".join(map(str, taps)), ["dflash", "target_layer_ids"])
+        model.set_rt_info(self._fact("block_size") - (not anchored), ["dflash", TOKENS])
         return model
 
     def _layer(self, stream: Any, both: _Both, number: int) -> Any:

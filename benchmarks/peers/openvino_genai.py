@@ -157,7 +157,7 @@ def _with_head(target: str, loading: Loading) -> tuple[str, str, int]:
             shutil.rmtree(begun, ignore_errors=True)
             write(begun)
             begun.rename(folder)
-    return str(named), str(drafting), block_of(file) if blocks else _DRAFTED
+    return str(named), str(drafting), block_of(drafting) if blocks else _DRAFTED
 
 
 def _make_readable(file: Path, output: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -13,7 +14,7 @@ MOST = 65504.0  # of float16
 _GROUP = 32  # weights that share a scale, as in Q8_0
 
 
-class HeadGraph:
+class HeadGraph(ABC):
     """Builds the graph of a head; a form of heads has a class below it, whose `model` does so.
 
     Args:
@@ -32,9 +33,9 @@ class HeadGraph:
         self._kv_heads = self._fact("attention.head_count_kv")
         self._dims = self._fact("attention.key_length")
 
+    @abstractmethod
     def model(self, ids: Any = None) -> Any:
         """Returns the model; ids are the target's of what it proposes, where these are others."""
-        raise NotImplementedError
 
     def _fact(self, name: str) -> Any:
         """Returns what the file says of its form of heads."""

@@ -9,13 +9,14 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from peers.openvino_dflash import DFlashGraph
+from peers.openvino_dflash import TOKENS, DFlashGraph
 from peers.openvino_eagle3 import Eagle3Graph
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 DFLASH = "dflash"
+_GRAPH = "openvino_model.xml"
 _GRAPHS = {"eagle3": Eagle3Graph, DFLASH: DFlashGraph}  # of the forms that the library drafts with
 _IDS = "d2t"
 _LAYER = re.compile(r'"model\.layers\.self_attn\.add1\.layer(\d+)"')
@@ -31,7 +32,7 @@ def write_openvino_target(model: Path, folder: Path) -> None:
     Raises:
         ValueError: Its layers have other names than those that are known.
     """
-    graph = model / "openvino_model.xml"
+    graph = model / _GRAPH
     text, layers = _LAYER.subn(r'"model.layers.\1/add"', graph.read_text(encoding="utf-8"))
     if not layers:
         raise ValueError(
@@ -77,15 +78,12 @@ def write_openvino_head(file: Path, form: str, target: Path, folder: Path) -> No
     folder.mkdir(parents=True)
     for each in target.glob("openvino_*tokenizer.*"):
         (folder / each.name).symlink_to(each.resolve())
-    openvino.save_model(model, folder / "openvino_model.xml", compress_to_fp16=False)
+    openvino.save_model(model, folder / _GRAPH, compress_to_fp16=False)
 
 
-def block_of(file: Path) -> int:
-    """Returns how many tokens a DFlash drafter proposes at once."""
-    import gguf
-
-    fields = gguf.GGUFReader(file).fields
-    size, anchored = (
-        fields[f"{DFLASH}.{name}"].contents() for name in ("block_size", "sample_from_anchor")
-    )
-    return int(size) - (not anchored)
+def block_of(folder: Path) -> int:
+    """Returns how many tokens a DFlash drafter that was written proposes at once."""
+    graph = (folder / _GRAPH).read_text(encoding="utf-8")
+    found = re.search(rf'<{TOKENS} value="(\d+)"', graph)
+    assert found is not None, "it is written with each"
+    return int(found[1])

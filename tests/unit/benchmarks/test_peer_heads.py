@@ -188,7 +188,7 @@ def test_openvinos_model_of_a_block_drafter_computes_the_definition(target, tmp_
     generator = torch.Generator().manual_seed(0)
     text = torch.randint(MASK, (20,), generator=generator).tolist()
     features = torch.randn(20, 3 * reference.embedding.shape[1], generator=generator)
-    tokens = openvino_head.block_of(file)
+    tokens = openvino_head.block_of(tmp_path / "head")
     assert tokens == reference.size - (not reference.from_anchor)
     for known, place in (0, 7), (7, 9), (9, 16):
         block = reference.embedding[torch.tensor([text[place]] + tokens * [MASK])]
