@@ -14,6 +14,7 @@ from functools import reduce
 from importlib import import_module
 from importlib.metadata import distributions
 from importlib.util import find_spec
+from itertools import count
 from operator import add
 
 import httpx
@@ -28,6 +29,7 @@ from windows import STOPPED, TOO_LONG
 
 from edgespec import LLM
 from edgespec.llm.llm import inside
+from edgespec.runtime.speculation.engine import Engine
 
 EXAMPLES = ROOT / "docs" / "examples"
 
@@ -159,7 +161,7 @@ def asked(text, **more):
 
 
 @needs("fastapi", "uvicorn")
-def test_a_route_streams_refuses_and_forgets_who_left(route):
+def test_a_route_streams_refuses_and_forgets_who_left(route, monkeypatch):
     address, llm = route
     with httpx.stream("POST", address, **asked("hello", max_tokens=60)) as answer:
         assert answer.status_code == 200
@@ -167,9 +169,19 @@ def test_a_route_streams_refuses_and_forgets_who_left(route):
     refused = httpx.post(address, **asked(TOO_LONG))
     assert refused.status_code == 422
     assert "longer than the model's context" in refused.json()["detail"]
+    passes, left, make = count(1), threading.Event(), Engine._make_pass
+
+    def until_left(*arguments):
+        """Makes a pass; from the tenth on, only once the client has left."""
+        assert next(passes) < 10 or left.wait(60)
+        return make(*arguments)
+
+    monkeypatch.setattr(Engine, "_make_pass", until_left)
     with httpx.stream("POST", address, **asked("hello", max_tokens=4096)) as answer:
-        next(answer.iter_text())
+        text = answer.iter_text()  # the client leaves once nobody has it any more
+        next(text)
         assert inside(llm).engine.running
+    left.set()
     until = time.monotonic() + 30
     while inside(llm).engine.running:
         assert time.monotonic() < until
