@@ -21,31 +21,34 @@ class EngineCalls:
     """
 
     def __init__(self) -> None:
-        self._changed = threading.Condition()
+        # Entered itself, since a signal's handler may interrupt a condition's own methods.
+        self._lock = threading.RLock()
+        self._changed = threading.Condition(self._lock)
         self._inside: list[int] = []  # identifiers of the threads that are in a call
         self._last: int | None = None  # identifier of the thread that shuts Python down
 
     def __enter__(self) -> None:
-        with self._changed:
+        with self._lock:
             if self._last not in (None, threading.get_ident()):
                 self._changed.wait_for(lambda: False)
             self._inside.append(threading.get_ident())
 
     def __exit__(self, *_: object) -> None:
-        with self._changed:
+        with self._lock:
             self._inside.remove(threading.get_ident())
             self._changed.notify_all()
 
     def end(self) -> None:
         """Waits for the calls of other threads, and lets only this thread enter from now on."""
-        with self._changed:
+        with self._lock:
             self._last = threading.get_ident()
             # Ctrl-C may have kept this thread from leaving its own call.
             self._changed.wait_for(lambda: {*self._inside} <= {self._last})
 
     def after_fork(self) -> None:
         """See `ForkListener`: no thread but the one that forked exists."""
-        self._changed = threading.Condition()
+        self._lock = threading.RLock()
+        self._changed = threading.Condition(self._lock)
         self._inside = [each for each in self._inside if each == threading.get_ident()]
 
 

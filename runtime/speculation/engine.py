@@ -29,6 +29,7 @@ from edgespec.system.processes import listen_for_forks
 from edgespec.system.shutdown import ENGINE_CALLS
 
 _log = logging.getLogger(__name__)
+_OURS = (EdgespecError, MemoryError)  # other errors are of whom a signal has interrupted
 
 
 class Engine:
@@ -62,10 +63,12 @@ class Engine:
         self._store = store
         self._timings = list(timings)
         self._schedule = Schedule(target, store)
-        # Its lock may be taken again by the thread that has it: garbage collection may end a
-        # generation at any time. It is never held during a pass.
-        self._changed = threading.Condition()
-        self._busy = False  # whether a thread makes a pass, or has the engine for itself
+        # It may be taken again by the thread that has it: garbage collection may end a generation
+        # at any time. It is never held during a pass. Unlike a condition's own methods, which
+        # are Python, a signal's handler cannot keep it from being released.
+        self._lock = threading.RLock()
+        self._changed = threading.Condition(self._lock)
+        self._owner: int | None = None  # the thread that makes a pass, or has the engine for itself
         self._closed = False
         self._lost = False  # whether this process was forked in the middle of a pass
         listen_for_forks(self)
@@ -90,7 +93,7 @@ class Engine:
         generation.sequence.adapters = request.adapters
         if request.look is not None:
             generation.sequence.pictures = request.look()
-        with self._changed:
+        with self._lock:
             self.require_open()
             self._schedule.add(generation)
         return generation
@@ -101,10 +104,10 @@ class Engine:
         Its slots are left to later sequences that begin alike.
         """
         generation.cancelled = True
-        with self._changed:
-            if not self._busy and not self._lost:
-                self._busy = True
-                self._release()
+        with self._lock:
+            if self._owner is None and not self._lost:
+                self._remove_ended()
+                self._changed.notify_all()
 
     def measure(self) -> None:
         """Finds out what passes cost, if that is not known; sequences may go on meanwhile.
@@ -124,7 +127,7 @@ class Engine:
 
     def close(self) -> None:
         """Ends all generations behind the pass that is being made, and begins no more."""
-        with self._changed:
+        with self._lock:
             self._closed = True
             for generation in self.running:
                 generation.cancelled = True
@@ -162,16 +165,19 @@ class Engine:
         with ENGINE_CALLS:
             self._require_whole()
             while True:
-                with self._changed:
-                    while self._busy and not generation.is_answered:
-                        self._changed.wait()
-                    if generation.is_answered:
-                        return generation.take_round()
-                    self._busy = True
                 try:
+                    with self._lock:
+                        while self._owner is not None and not generation.is_answered:
+                            self._changed.wait()
+                        if generation.is_answered:
+                            return generation.take_round()
+                        self._owner = threading.get_ident()
                     self._make_pass(generation)
                 finally:
-                    self._release()
+                    try:
+                        self._release()
+                    finally:  # which a signal's handler may have interrupted
+                        self._release()
 
     def step(self) -> dict[Generation, Round]:
         """Makes a pass: draft, verify, commit, observe.
@@ -212,28 +218,34 @@ class Engine:
 
     def after_fork(self) -> None:
         """See `ForkListener`. A pass that another thread was making has no end in this process."""
-        self._lost = self._lost or self._busy or not self._changed.acquire(blocking=False)
-        self._changed = threading.Condition()
-        self._busy = False
+        self._lost = self._lost or self._owner is not None or not self._lock.acquire(blocking=False)
+        self._lock = threading.RLock()
+        self._changed = threading.Condition(self._lock)
+        self._owner = None
 
     @contextmanager
     def _alone(self) -> Iterator[None]:
         with ENGINE_CALLS:
-            with self._changed:
-                while self._busy:
-                    self._changed.wait()
-                self._busy = True
             try:
+                with self._lock:
+                    while self._owner is not None:
+                        self._changed.wait()
+                    self._owner = threading.get_ident()
                 yield
             finally:
-                self._release()
+                try:
+                    self._release()
+                finally:  # see `next_round`
+                    self._release()
 
     def _release(self) -> None:
-        """Lets other threads make passes."""
-        with self._changed:
+        """Lets other threads make passes, if this thread does."""
+        with self._lock:
+            if self._owner != threading.get_ident():
+                return
             if not self._lost:
                 self._remove_ended()
-            self._busy = False
+            self._owner = None
             self._changed.notify_all()
 
     def _clear(self) -> None:
@@ -282,7 +294,7 @@ class Engine:
             return self._round(parts) if parts else {}
         except BaseException as error:
             why = DeviceError("the pass was interrupted: generate again")
-            ours = isinstance(error, EdgespecError | MemoryError)
+            ours = isinstance(error, _OURS)
             told = False
             for part in parts:
                 if isinstance(error, Exception) and (ours or own in (None, part.generation)):
@@ -387,7 +399,7 @@ class Engine:
             return (), 0
         try:
             verdict = generation.verify(part.proposal, logits)
-        except Exception as error:  # the others go on
+        except _OURS as error:  # the others go on
             rows.accept([])
             generation.fail(error)
             return (), 0
