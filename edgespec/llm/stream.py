@@ -84,6 +84,8 @@ class Stream(Unpicklable):
             what was prepared for this one is not prepared anew.
     """
 
+    _over = True  # of a stream whose `__init__` was interrupted
+
     def __init__(
         self,
         engine: Engine,

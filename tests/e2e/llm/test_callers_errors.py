@@ -9,7 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from edgespec import LLM
+from edgespec import LLM, Stream
 from edgespec.runtime.engines.native import NativeGraph
 from edgespec.runtime.engines.portable.cpu import HostSession
 
@@ -43,6 +43,10 @@ def test_no_engine_takes_it_for_a_device_that_fails():
         graph({})
     with pytest.raises(LateError):
         HostSession("cpu", Session(), SimpleNamespace(pools={}, recurrent={})).run({}, {}, None)
+
+
+def test_a_stream_that_was_never_whole_has_nothing_to_end():
+    Stream.__new__(Stream).__del__()
 
 
 def test_texts_and_drafts_go_on_after_signals_at_any_time():
