@@ -258,10 +258,15 @@ class LevelGrower(Grower):
                 yield group, rows, _Found(self.reader.ranked(ranked), ranked.slots)
             return
         logits = model.forward(batch)
-        for (part, nodes), rows, each in zip(groups, batch, logits, strict=True):
-            branches = (node.branch for node in nodes)
-            candidates = self.reader.candidates(part.generation, each, branches)
-            yield (part, nodes), rows, _Found(candidates)
+        found = []
+        try:
+            for (part, nodes), each in zip(groups, logits, strict=True):
+                branches = (node.branch for node in nodes)
+                found.append(_Found(self.reader.candidates(part.generation, each, branches)))
+        except BaseException:  # such as Ctrl-C
+            model.drop(batch)
+            raise
+        yield from zip(groups, batch, found, strict=True)
 
     def _add_all(self, part: PassPart, parents: list[GrowingNode], found: _Found) -> None:
         """Adds the children of nodes at one depth, and of those that were queued behind them."""

@@ -342,19 +342,21 @@ class Model:
             MemoryLimitError: if the pool has no room for the rows.
             DeviceError: if the graph fails.
         """
+        try:
+            return self._forward(batch)
+        except BaseException:
+            self.drop(batch)
+            if self.pool.recurrent is not None:  # of some layers, states may be new
+                for each in batch:
+                    each.sequence.free()
+            raise
+
+    def _forward(self, batch: Sequence[Rows]) -> list[Floats]:
         begin = time.perf_counter()
         feeds = self.prepare(batch)
         feeds.update(self.pool.arrays)
         called = time.perf_counter()
-        try:
-            outputs = self.graph(feeds)
-        except BaseException:
-            for each in batch:
-                self.pool.free(each.slots)
-                each.slots = []
-                if self.pool.recurrent is not None:  # of some layers, states may be new
-                    each.sequence.free()
-            raise
+        outputs = self.graph(feeds)
         end = time.perf_counter()
         self.seconds += end - called
         if self.long_passes is None or longest_part(feeds) < self.long_passes.least:
@@ -373,6 +375,13 @@ class Model:
             wanted = wanted + len(each.wanted)
         return parts
 
+    def drop(self, batch: Sequence[Rows]) -> None:
+        """Frees the slots of rows that nobody has accepted."""
+        for each in batch:
+            slots = each.slots
+            each.slots = []
+            self.pool.free(slots)
+
     def prepare(self, batch: Sequence[Rows]) -> dict[str, Array]:
         """Gives rows their slots; returns what the graph reads besides the pool's arrays.
 
@@ -381,6 +390,10 @@ class Model:
         """
         feeds, positions = _inputs(batch)
         slots = self.pool.take(len(positions))
+        row = 0
+        for each in batch:  # before anything else, so that who is interrupted can free them
+            each.slots = slots[row : row + len(each.tokens)]
+            row += len(each.tokens)
         feeds["write"] = np.array(slots, np.int32)
         last = max(positions)
         places = np.array(positions, np.int64)
@@ -402,10 +415,6 @@ class Model:
             feeds.update(adapter_inputs(rows))
         if self.pool.recurrent is not None:
             feeds.update(self.pool.recurrent.inputs(batch, slots))
-        row = 0
-        for each in batch:
-            each.slots = slots[row : row + len(each.tokens)]
-            row += len(each.tokens)
         return feeds
 
 

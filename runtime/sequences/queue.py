@@ -66,9 +66,8 @@ def ranked_rows(model: Model, batch: Sequence[Rows], further: int = 0) -> list[R
             feeds.update(model.pool.arrays)
         found = model.ranking.best(calls)
     except BaseException:
-        for rows in (rows for each in passes for rows in each):
-            model.pool.free(rows.slots)
-            rows.slots = []
+        for each in passes:
+            model.drop(each)
         raise
     _observe(model, [len(feeds["write"]) for feeds in calls], time.perf_counter() - begin)
     ranked = []
