@@ -124,8 +124,9 @@ class RotationTable:
             scale = self._scale
             if self._growth is not None:
                 scale = scale * np.array(self._growth.factors(count))[:, None]
-            self._cos = (scale * np.cos(angles)).astype(np.float32)
+            cos = (scale * np.cos(angles)).astype(np.float32)
             self._sin = (scale * np.sin(angles)).astype(np.float32)
+            self._cos = cos  # last, since its length is asked for: a signal may interrupt here
         if np.ndim(positions) == 1:
             return self._cos.take(positions, 0), self._sin.take(positions, 0)
         rows = positions[:, self._by]
@@ -256,6 +257,7 @@ class Model:
         queued_cost: likewise, of a pass that is queued behind another, for whose answer nobody
             waits; None: nothing is known of these.
         seconds: time inside the graph so far.
+        computes: whether it is in the graph, or was when an error came.
         halves: whether it computes in half precision.
         gives_features: whether its passes give what a draft head reads.
         picture_width: size of the rows of pictures that it reads; 0 if it reads none.
@@ -281,6 +283,7 @@ class Model:
         self.cost = PassCost({1: _GUESS})
         self.queued_cost: PassCost | None = None
         self.seconds = 0.0
+        self.computes = False
         self.halves = False
         self.gives_features = False
         self.picture_width = 0
@@ -324,6 +327,11 @@ class Model:
         self.ranking = None
         self.pool.close()
 
+    def reset(self) -> None:
+        """Forgets all that it has read, whoever has slots."""
+        self.prefixes.reset()
+        self.pool.reset()
+
     def sequence(self, tokens: list[int]) -> TokenSequence:
         """Returns a sequence of these tokens, of which the model has read none."""
         return TokenSequence(self.pool, tokens)
@@ -356,7 +364,9 @@ class Model:
         feeds = self.prepare(batch)
         feeds.update(self.pool.arrays)
         called = time.perf_counter()
+        self.computes = True
         outputs = self.graph(feeds)
+        self.computes = False
         end = time.perf_counter()
         self.seconds += end - called
         if self.long_passes is None or longest_part(feeds) < self.long_passes.least:

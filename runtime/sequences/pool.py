@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from edgespec.bundle import PoolShape
     from edgespec.runtime.sequences.adapters import Adapters
     from edgespec.runtime.sequences.pictures import Pictures
-    from edgespec.runtime.sequences.recurrent import RecurrentPool
+    from edgespec.runtime.sequences.recurrent import RecurrentPool, RecurrentState
 
 Slots = npt.NDArray[np.int32]
 """Slots of consecutive rows, in order."""
@@ -133,10 +133,7 @@ class Pool:
         self._parts = parts
         self._axis = max((len(heads) for heads, _, _ in parts.values()), default=0)
         self.arrays: dict[str, Any] = {}
-        self.capacity = 0
-        self._counts: list[int] = []  # by slot: references to it
-        self._free: list[int] = []  # the next one last
-        self._grow(1)
+        self.reset()
 
     @property
     def used(self) -> int:
@@ -147,6 +144,14 @@ class Pool:
     def size(self) -> int:
         """Bytes of the arrays."""
         return self.capacity * _slot_bytes(self._parts)
+
+    def reset(self) -> None:
+        """Begins with new arrays, whoever had slots of the old ones."""
+        self.arrays.clear()
+        self.capacity = 0
+        self._counts: list[int] = []  # by slot: references to it
+        self._free: list[int] = []  # the next one last
+        self._grow(1)
 
     def close(self) -> None:
         """Frees the arrays, and their memory's owner; nothing can be computed with them then."""
@@ -275,8 +280,14 @@ class KVPool(Pool):
         memory: PoolMemory | None = None,
         recurrent: RecurrentPool | None = None,
     ) -> None:
-        super().__init__(_parts(shapes, kv), HostMemory() if memory is None else memory, limit)
         self.recurrent = recurrent
+        super().__init__(_parts(shapes, kv), HostMemory() if memory is None else memory, limit)
+
+    def reset(self) -> None:
+        """See `Pool`."""
+        super().reset()
+        if self.recurrent is not None:
+            self.recurrent.reset()
 
     def shrink(self) -> None:
         """See `Pool`; what recurrent layers hold shrinks, too."""
@@ -347,12 +358,13 @@ class TokenSequence:
     def __init__(self, pool: KVPool, tokens: list[int]) -> None:
         self.pool = pool
         self.tokens = tokens
-        self.length = 0
         self.salt = ""
         self.adapters: Adapters = ()
         self.pictures: Pictures | None = None
+        self.recurrence: RecurrentState | None
+        self.length: int
         self._slots: Slots = np.empty(64, np.int32)
-        self.recurrence = None if pool.recurrent is None else pool.recurrent.begin()
+        self.reset()
 
     @property
     def slots(self) -> Slots:
@@ -457,3 +469,8 @@ class TokenSequence:
     def free(self) -> None:
         """Drops all slots."""
         self.cut(0)
+
+    def reset(self) -> None:
+        """Forgets all slots, which the pool gives to others or has given them already."""
+        self.length = 0
+        self.recurrence = None if self.pool.recurrent is None else self.pool.recurrent.begin()

@@ -113,8 +113,8 @@ class PrefixTree:
 
     def drop(self, kept: TokenSequence) -> None:
         """Frees what `keep` has kept."""
-        self._kept.pop(kept, None)
         kept.free()
+        self._kept.pop(kept, None)
 
     def evict(self, wanted: int) -> None:
         """Frees at least so many slots, if the tree has so many that no running sequence has."""
@@ -126,6 +126,13 @@ class PrefixTree:
     def clear(self) -> None:
         """Frees all slots that no sequence has."""
         self._trim(self._pool.capacity)
+
+    def reset(self) -> None:
+        """Forgets all slots, which the pool has given to others."""
+        for kept in self._kept:
+            kept.reset()
+        self._kept.clear()
+        self._roots.clear()
 
     def _find(self, node: _Node, tokens: list[int]) -> tuple[_Node, list[int]]:
         """Returns the node below a root where the longest known beginning ends, and its slots."""
@@ -234,8 +241,8 @@ class Checkpoints:
 
     def drop(self, kept: TokenSequence) -> None:
         """See `PrefixTree`."""
-        self._forks.pop(kept, None)
         kept.free()
+        self._forks.pop(kept, None)
 
     def evict(self, wanted: int) -> None:
         """See `PrefixTree`."""
@@ -249,6 +256,12 @@ class Checkpoints:
         """Drops all that is not kept."""
         for fork in [fork for fork, kept in self._forks.items() if not kept]:
             self.drop(fork)
+
+    def reset(self) -> None:
+        """See `PrefixTree`."""
+        for fork in self._forks:
+            fork.reset()
+        self._forks.clear()
 
     def _use(self, fork: TokenSequence) -> None:
         self._forks[fork] = self._forks.pop(fork)

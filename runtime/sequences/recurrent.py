@@ -55,6 +55,12 @@ class RecurrentPool:
         self.before = max(each.before for each in shapes)
         self._new: dict[int, int] = {}  # by slot of the cache: rows that no sequence has taken
 
+    def reset(self) -> None:
+        """See `Pool.reset`."""
+        self.rows.reset()
+        self.states.reset()
+        self._new.clear()
+
     def begin(self) -> RecurrentState:
         """Returns what layers hold of a sequence that nothing was read of."""
         return RecurrentState(self)

@@ -10,7 +10,7 @@ import logging
 import threading
 import time
 from collections.abc import Generator, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 
 from edgespec.errors import DeviceError, EdgespecError, InputError
 from edgespec.runtime.arrays import Floats
@@ -29,6 +29,7 @@ from edgespec.system.processes import listen_for_forks
 from edgespec.system.shutdown import ENGINE_CALLS
 
 _log = logging.getLogger(__name__)
+_INTERRUPTED = "the pass was interrupted: generate again"
 _OURS = (EdgespecError, MemoryError)  # other errors are of whom a signal has interrupted
 
 
@@ -69,6 +70,7 @@ class Engine:
         self._lock = threading.RLock()
         self._changed = threading.Condition(self._lock)
         self._owner: int | None = None  # the thread that makes a pass, or has the engine for itself
+        self._whole = True  # whether the accounts of memory are; see `_recover`
         self._closed = False
         self._lost = False  # whether this process was forked in the middle of a pass
         listen_for_forks(self)
@@ -104,10 +106,18 @@ class Engine:
         Its slots are left to later sequences that begin alike.
         """
         generation.cancelled = True
-        with self._lock:
-            if self._owner is None and not self._lost:
-                self._remove_ended()
-                self._changed.notify_all()
+        taken = False
+        try:
+            with self._lock:
+                if self._owner is None and not self._lost:
+                    taken = True
+                    self._owner = threading.get_ident()
+        finally:
+            if taken:
+                try:
+                    self._release()
+                finally:  # see `next_round`
+                    self._release()
 
     def measure(self) -> None:
         """Finds out what passes cost, if that is not known; sequences may go on meanwhile.
@@ -172,7 +182,12 @@ class Engine:
                         if generation.is_answered:
                             return generation.take_round()
                         self._owner = threading.get_ident()
-                    self._make_pass(generation)
+                    self._begin_turn()
+                    self._make_pass()
+                    self._whole = True
+                except BaseException as error:
+                    self._judge(error)
+                    raise
                 finally:
                     try:
                         self._release()
@@ -231,7 +246,12 @@ class Engine:
                     while self._owner is not None:
                         self._changed.wait()
                     self._owner = threading.get_ident()
+                self._begin_turn()
                 yield
+                self._whole = True
+            except BaseException as error:
+                self._judge(error)
+                raise
             finally:
                 try:
                     self._release()
@@ -244,9 +264,63 @@ class Engine:
             if self._owner != threading.get_ident():
                 return
             if not self._lost:
+                if not self._whole:
+                    self._recover()
+                self._whole = False
                 self._remove_ended()
+                self._whole = True
             self._owner = None
             self._changed.notify_all()
+
+    def _begin_turn(self) -> None:
+        self._whole = False
+        for model in self._models():
+            model.computes = False
+
+    def _judge(self, error: BaseException) -> None:
+        """Finds out whether an error of this thread's turn has left the accounts of memory whole.
+
+        It has if it is ours, and if it came while a graph computed: then the slots of the pass were
+        freed. What a signal's handler raises elsewhere may have come between any two steps.
+        """
+        if self._owner == threading.get_ident():
+            computing = any(model.computes for model in self._models())
+            self._whole = computing or isinstance(error, _OURS)
+
+    def _recover(self) -> None:
+        """Begins with empty memory, since some accounts of it were interrupted half-way.
+
+        A slot that two sequences have would change their texts. Texts that run end with an error,
+        and what waits goes on.
+        """
+        running = list(self._schedule.running)
+        for generation in [*running, *self._schedule.waiting]:
+            generation.sequence.reset()
+            if (kept := generation.request.kept) is not None:
+                kept.reset()
+        for generation in running:
+            if not generation.has_ended:
+                generation.fail(DeviceError(_INTERRUPTED))
+            generation.finish = generation.finish or "cancelled"
+            generation.drafters.clear()
+            for drafter in self.drafters:
+                with suppress(Exception):  # it may know nothing of it, or too little
+                    drafter.end(generation)
+            if self._store is not None:
+                self._store.end(generation.sequence)
+            if generation in self._schedule.waiting:
+                self._schedule.waiting.remove(generation)
+            while generation in self._schedule.running:
+                self._schedule.running.remove(generation)
+        for drafter in self.drafters:
+            with suppress(Exception):
+                drafter.forget()
+        for model in self._models():
+            model.reset()
+
+    def _models(self) -> list[Model]:
+        models = [getattr(drafter, "model", None) for drafter in self.drafters]
+        return [self.target, *(model for model in models if model is not None)]
 
     def _clear(self) -> None:
         self.target.prefixes.clear()
@@ -260,7 +334,7 @@ class Engine:
 
     def _end(self, generation: Generation) -> None:
         sequence = generation.sequence
-        if self._schedule.remove(generation):
+        if generation in self._schedule.running:
             while generation.drafters:
                 generation.drafters.pop().end(generation)
             if generation.error is None:
@@ -271,16 +345,14 @@ class Engine:
                 self._store.end(sequence)
         generation.finish = generation.finish or "cancelled"
         sequence.free()
+        self._schedule.remove(generation)  # last, so that `_recover` knows of it until then
 
-    def _make_pass(self, own: Generation | None = None) -> dict[Generation, Round]:
+    def _make_pass(self) -> dict[Generation, Round]:
         """Makes a pass, as the only thread that does.
 
         An error ends the sequences that are part of it, and the others go on. One that is not of
-        ours, such as of a signal's handler, is for the thread that makes the pass alone: the others
-        learn that it was interrupted.
-
-        Args:
-            own: what that thread waits for; None: all of the pass.
+        ours, such as of a signal's handler, is for the thread that makes the pass alone: the
+        sequences learn that it was interrupted.
         """
         parts: list[PassPart] = []
         try:
@@ -292,19 +364,14 @@ class Engine:
             if self._timings and not all(part.is_prompt for part in parts):
                 self._time_a_pass()
             return self._round(parts) if parts else {}
-        except BaseException as error:
-            why = DeviceError("the pass was interrupted: generate again")
-            ours = isinstance(error, _OURS)
-            told = False
+        except _OURS as error:
             for part in parts:
-                if isinstance(error, Exception) and (ours or own in (None, part.generation)):
-                    part.generation.fail(error)
-                    told = True
-                else:
-                    part.generation.fail(why)
-            if not told:
-                raise
+                part.generation.fail(error)
             return {}
+        except BaseException:
+            for part in parts:
+                part.generation.fail(DeviceError(_INTERRUPTED))
+            raise
 
     def _time_a_pass(self) -> None:
         try:

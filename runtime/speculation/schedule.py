@@ -99,11 +99,10 @@ class Schedule:
             admitted.append(generation)
         return admitted
 
-    def remove(self, generation: Generation) -> bool:
-        """Removes a generation; returns whether it ran."""
+    def remove(self, generation: Generation) -> None:
+        """Removes a generation, whether it waits or runs."""
         runs = generation in self.running
         (self.running if runs else self.waiting).remove(generation)
-        return runs
 
     def parts(self) -> list[PassPart]:
         """Returns the parts of the next pass; none only if nothing runs.

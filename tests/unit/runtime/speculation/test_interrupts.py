@@ -9,12 +9,13 @@ from __future__ import annotations
 import gc
 import sys
 import threading
-from itertools import count, takewhile
+from itertools import count
 
 import pytest
-from engines import plain_engine, request, tokens_of
+from engines import plain_engine, request, tokens_of, toy_engine
 
 TEXT = request((1, 2), 3)
+DRAFTED = request((1, 2), 6, draft="model")
 
 
 class LateError(Exception):
@@ -43,8 +44,16 @@ def interrupted(work, place):
     return next(places) > place
 
 
+def drafting_engine():
+    return toy_engine(0.05)
+
+
 def generate(engine):
     tokens_of(engine, TEXT)
+
+
+def draft(engine):
+    tokens_of(engine, DRAFTED)
 
 
 def have_it_alone(engine):
@@ -52,19 +61,28 @@ def have_it_alone(engine):
         pass
 
 
-@pytest.mark.parametrize("work", [generate, have_it_alone])
-def test_others_go_on(work):
-    expected = tokens_of(plain_engine(), TEXT)
-
-    def goes_on(place):
-        engine = plain_engine()
-        reached = interrupted(lambda: work(engine), place)
-        made = []
-        other = threading.Thread(target=lambda: made.extend(tokens_of(engine, TEXT)), daemon=True)
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # in a finalizer
+@pytest.mark.parametrize(
+    ("made", "work", "apart"),
+    [(plain_engine, generate, 1), (drafting_engine, draft, 5), (plain_engine, have_it_alone, 1)],
+)
+def test_others_go_on(made, work, apart):
+    expected = tokens_of(plain_engine(), DRAFTED)
+    for place in count(0, apart):
+        engine = made()
+        reached = interrupted(lambda engine=engine: work(engine), place)
+        tokens = []
+        other = threading.Thread(
+            target=lambda engine=engine, tokens=tokens: tokens.extend(tokens_of(engine, DRAFTED)),
+            daemon=True,
+        )
         other.start()
         other.join(5)
-        assert made == expected, place
+        assert tokens == expected, place
         assert not engine.running
-        return reached
-
-    assert sum(1 for _ in takewhile(goes_on, count())) > 20  # places
+        engine.forget()
+        used = [each.model.pool.used for each in engine.drafters if hasattr(each, "model")]
+        assert not any([engine.target.pool.used, *used]), place
+        if not reached:
+            break
+    assert place > 20
