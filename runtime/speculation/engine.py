@@ -174,15 +174,11 @@ class Engine:
         """
         with ENGINE_CALLS:
             self._require_whole()
+            self._require_others_turn()
             while True:
                 try:
-                    with self._lock:
-                        while self._owner is not None and not generation.is_answered:
-                            self._changed.wait()
-                        if generation.is_answered:
-                            return generation.take_round()
-                        self._owner = threading.get_ident()
-                    self._begin_turn()
+                    if not self._has_turn(generation):
+                        return generation.take_round()
                     self._make_pass()
                     self._whole = True
                 except BaseException as error:
@@ -241,12 +237,9 @@ class Engine:
     @contextmanager
     def _alone(self) -> Iterator[None]:
         with ENGINE_CALLS:
+            self._require_others_turn()
             try:
-                with self._lock:
-                    while self._owner is not None:
-                        self._changed.wait()
-                    self._owner = threading.get_ident()
-                self._begin_turn()
+                self._has_turn()
                 yield
                 self._whole = True
             except BaseException as error:
@@ -257,6 +250,26 @@ class Engine:
                     self._release()
                 finally:  # see `next_round`
                     self._release()
+
+    def _require_others_turn(self) -> None:
+        if self._owner == threading.get_ident():
+            raise InputError(
+                "this thread makes a text already, which a signal's handler, say, broke off for "
+                "this: let the handler call `Stream.cancel`, or do it behind the text"
+            )
+
+    def _has_turn(self, generation: Generation | None = None) -> bool:
+        """Waits for this thread's turn; False if the generation's reader need not wait."""
+        with self._lock:
+            while generation is None or not generation.is_answered:
+                if self._owner is None:
+                    self._owner = threading.get_ident()
+                    self._whole = False
+                    for model in self._models():
+                        model.computes = False
+                    return True
+                self._changed.wait()
+            return False
 
     def _release(self) -> None:
         """Lets other threads make passes, if this thread does."""
@@ -271,11 +284,6 @@ class Engine:
                 self._whole = True
             self._owner = None
             self._changed.notify_all()
-
-    def _begin_turn(self) -> None:
-        self._whole = False
-        for model in self._models():
-            model.computes = False
 
     def _judge(self, error: BaseException) -> None:
         """Finds out whether an error of this thread's turn has left the accounts of memory whole.
@@ -365,6 +373,8 @@ class Engine:
                 self._time_a_pass()
             return self._round(parts) if parts else {}
         except _OURS as error:
+            if not parts:
+                raise
             for part in parts:
                 part.generation.fail(error)
             return {}
