@@ -143,10 +143,14 @@ class Models:
 
     def expect_end(self, model: ServedModel) -> None:
         """Unloads a model once its time is over, unless somebody uses it until then."""
+        if model.ending is not None:
+            model.ending.cancel()
+        model.ending = None
         if model.llm is None or model.claims or math.isinf(model.kept):
             return
         if model.left:
-            asyncio.get_running_loop().call_later(model.left, self.expect_end, model)
+            loop = asyncio.get_running_loop()
+            model.ending = loop.call_later(model.left, self.expect_end, model)
             return
         ending = [model.llm]
         model.forget()

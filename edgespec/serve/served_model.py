@@ -56,6 +56,7 @@ class ServedModel:
         claims: number of requests that use it.
         used: when the last of them ended.
         kept: seconds for which it stays loaded behind that; infinity: until another needs its room.
+        ending: will unload it once its time is over; None: nothing will.
         resting: will let it give back what it kept of texts; None: nothing will.
 
     Raises:
@@ -78,6 +79,7 @@ class ServedModel:
         self.claims = 0
         self.used = time.monotonic()
         self.kept = math.inf
+        self.ending: asyncio.TimerHandle | None = None
         self.resting: asyncio.TimerHandle | None = None
         self.modified = (bundle.path / MANIFEST).stat().st_mtime
         self.adapters = options.adapter_files if llm is None else llm.options.adapter_files

@@ -60,6 +60,22 @@ def test_a_model_stays_while_it_is_used(several):
     models.stop()
 
 
+def test_one_timer_waits_for_a_model_whoever_has_used_it(several):
+    models = several(1, kept=300)
+    [model] = models.served
+    timers = []
+
+    async def use():
+        for _ in range(9):
+            with models.claim(model) as claim:
+                await claim.loaded
+            timers.append((model.ending, model.resting))
+
+    asyncio.run(use())
+    models.stop()
+    assert [each.cancelled() for pair in timers for each in pair] == [True] * 16 + [False] * 2
+
+
 def test_a_request_says_how_long_its_model_stays(several, expected):
     with serving(several(1)) as running:
         assert text(running, "first") == expected["first"]
