@@ -244,15 +244,18 @@ class Models:
 
 def _end(llm: LLM) -> None:
     """Closes a model, and keeps what it has learned if that is wanted."""
-    if llm.options.draft_memory is not None:
-        llm.save_draft_memory(llm.options.draft_memory)
-    llm.close()
+    with llm:
+        if llm.options.draft_memory is not None:
+            llm.save_draft_memory(llm.options.draft_memory)
 
 
 def _unload(ending: list[LLM]) -> None:
     """Closes models that nobody else has, and gives back their memory."""
     while ending:
-        _end(ending.pop())
+        try:
+            _end(ending.pop())
+        except EdgespecError as error:  # who waits for another model has no part in it
+            _log.error("%s", error)
     release_memory()
 
 

@@ -40,7 +40,7 @@ def expected(bundles):
 @pytest.fixture
 def several(bundles):
     def make(count=2, most=None, any_name=False, kept=math.inf, rest=REST, **options):
-        how = LoadOptions(draft="none", context=256, **{**PLACE, **options})
+        how = LoadOptions(**{"draft": "none", "context": 256, **PLACE, **options})
         served = [ServedModel(name, bundles[name], how) for name in NAMES[:count]]
         return Models(served, most, any_name, kept, rest)
 

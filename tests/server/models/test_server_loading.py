@@ -17,6 +17,7 @@ from servers import PLACE, refused, serving, started, until
 from several_models import ASKED, NAMES, loaded, states, streaming, text
 
 from edgespec import LLM
+from edgespec.errors import InputError
 from edgespec.llm.llm import inside
 from edgespec.llm.load.options import LoadOptions
 from edgespec.runtime.plan import HOST
@@ -258,3 +259,21 @@ def test_a_signal_while_a_model_is_loaded_ends_the_command(bundles, tmp_path):
             assert asked.result().status_code == 503
         finally:
             process.kill()
+
+
+def test_what_cannot_be_kept_of_one_model_does_not_hold_up_another(
+    several, expected, tmp_path, monkeypatch, caplog
+):
+    closed = []
+    close = LLM.close
+
+    def full(*_):
+        raise InputError("the disk is full")
+
+    monkeypatch.setattr(LLM, "save_draft_memory", full)
+    monkeypatch.setattr(LLM, "close", lambda llm: closed.append(close(llm)))
+    with serving(several(2, 1, draft="recycling", draft_memory=tmp_path / "kept")) as running:
+        for name in ("first", "second", "first"):
+            assert text(running, name) == expected[name]
+        assert caplog.messages == ["the disk is full"] * 2
+        assert len(closed) == 2
