@@ -15,6 +15,7 @@ from edgespec.training.options import CPU
 from edgespec.training.shards import TrainingWindow
 from edgespec.training.target_model import TorchTarget
 from edgespec.training.text_pass import TextPass
+from edgespec.training.texts import Enough
 
 TOP = 64
 """Number of likeliest tokens that are kept for each row."""
@@ -102,7 +103,11 @@ class TargetWriter:
 
     @torch.no_grad()
     def write(
-        self, prompts: Sequence[Sequence[int]], temperatures: Sequence[float], seed: int
+        self,
+        prompts: Sequence[Sequence[int]],
+        temperatures: Sequence[float],
+        seed: int,
+        enough: Enough,
     ) -> list[list[int]]:
         """Goes on with prompts side by side, up to tokens that end a text, and with these.
 
@@ -110,6 +115,7 @@ class TargetWriter:
             prompts: beginnings, each shorter than a text.
             temperatures: of each; 0: the likeliest token.
             seed: seed of what is drawn.
+            enough: asked now and then whether all are to end where they are.
         """
         device = self._target.device.device
         tokens = _side_by_side(prompts, device)
@@ -132,7 +138,7 @@ class TargetWriter:
             ended = ended | torch.isin(new, self._ends) | (lengths[going] >= self._length)
             if step % _CHECKED == 0:
                 left = (~ended).nonzero()[:, 0]
-                if not len(left):
+                if not len(left) or enough():
                     break
                 if len(left) < _FULL * len(going):
                     going, ended, cache = going[left], ended[left], cache.of(left)

@@ -20,7 +20,10 @@ _PROMPT_SHARE = 4  # a prompt cut from a text is one part in so many of a window
 _TEMPERATURES = (0.0, 0.8)  # of texts in turn
 _PROMPTS = ".jsonl"
 
-Write = Callable[[Sequence[Sequence[int]], Sequence[float], int], list[list[int]]]
+Enough = Callable[[], bool]
+"""Whether texts are to end where they are."""
+
+Write = Callable[[Sequence[Sequence[int]], Sequence[float], int, Enough], list[list[int]]]
 """Goes on with prompts at temperatures, by a seed; see `TargetWriter.write`."""
 
 
@@ -40,7 +43,9 @@ class Windows(Protocol):
     def kind(self, number: int) -> str:
         """Returns what kind of text a number has."""
 
-    def windows(self, numbers: Sequence[int], at_once: int) -> Iterator[list[list[int]]]:
+    def windows(
+        self, numbers: Sequence[int], at_once: int, enough: Enough
+    ) -> Iterator[list[list[int]]]:
         """Yields the token ids of texts in their order, some at once."""
 
 
@@ -72,7 +77,9 @@ class GivenTexts:
         """See `Windows`."""
         return "text"
 
-    def windows(self, numbers: Sequence[int], at_once: int) -> Iterator[list[list[int]]]:
+    def windows(
+        self, numbers: Sequence[int], at_once: int, enough: Enough
+    ) -> Iterator[list[list[int]]]:
         """See `Windows`."""
         yield [self.window(number) for number in numbers]
 
@@ -116,12 +123,14 @@ class Continuations:
         """See `Windows`."""
         return self._prompts[number].kind
 
-    def windows(self, numbers: Sequence[int], at_once: int) -> Iterator[list[list[int]]]:
+    def windows(
+        self, numbers: Sequence[int], at_once: int, enough: Enough
+    ) -> Iterator[list[list[int]]]:
         """See `Windows`; what is drawn follows from the first number of those at once."""
         for start in range(0, len(numbers), at_once):
             chosen = numbers[start : start + at_once]
             heat = [_TEMPERATURES[number % 2] for number in chosen]
-            yield self._write([self._prompt(number) for number in chosen], heat, chosen[0])
+            yield self._write([self._prompt(number) for number in chosen], heat, chosen[0], enough)
 
     def _prompt(self, number: int) -> list[int]:
         return self._prompts[number].tokens(self._tokenizer)[: self._most]

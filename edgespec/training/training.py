@@ -8,7 +8,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
-from math import ceil
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ import numpy as np
 import torch
 
 from edgespec.bundle import TARGET, Bundle
+from edgespec.errors import InputError
 from edgespec.export.heads.identity import weights_name
 from edgespec.llm.load.models import load_model
 from edgespec.runtime.arrays import Doubles
@@ -30,19 +31,17 @@ from edgespec.training.given_head import GivenHead
 from edgespec.training.kinds import module_of, new_head
 from edgespec.training.optimizer import Accepted, Target, TrainedHead
 from edgespec.training.options import TrainingOptions
+from edgespec.training.preparation import FIRST, HELD_OUT, Preparation
 from edgespec.training.promise import draft_seconds, promised_speedup
 from edgespec.training.shape import save_head
-from edgespec.training.shards import Shards, TrainingWindow
+from edgespec.training.shards import TrainingWindow
 from edgespec.training.target_model import TorchTarget
-from edgespec.training.target_texts import TargetReader
 from edgespec.training.texts import Windows, shuffled
 from edgespec.training.vocabulary import DraftIds, choose, expected_uses
 
 WORK = ".training"
 """Folder in a head's folder with what is needed to go on."""
 
-_HELD_OUT = 0  # number of the shard that nothing is trained on
-_HELD_OUT_SHARE = 10  # at most one text in so many is held out
 _EVALUATE_EVERY = 4  # shards
 _STORE_EVERY = 120.0  # seconds
 _PREPARING = 0.4  # of the time that is given, in which texts are written and read
@@ -113,19 +112,10 @@ class Training:
         self._began = self._stored = time.monotonic()
         self._trained_tokens = 0
         torch.set_num_threads(options.threads or default_threads())
-        self._reader = TargetReader(target)
-        at_once = device.texts_at_once(target.text_bytes(options.window))
         self._windows_of_step = max(1, batch // options.window)
-        # a number of bytes by now
-        self._shards = Shards(output / WORK / "shards", int(options.disk))
         self._cost = _measured(target.bundle, options.threads)
-        order = shuffled(texts.count, options.seed)
-        each = max(1, device.shard_tokens // options.window)
-        self._at_once = ceil(each / ceil(each / at_once))  # all about as many
-        held_out = max(1, min(texts.count // _HELD_OUT_SHARE, each // 2))
-        rest = order[held_out:]
-        self._numbers = [order[:held_out]]
-        self._numbers += [rest[n : n + each] for n in range(0, len(rest), each)]
+        folder = output / WORK / "shards"
+        self._preparation = Preparation(target, texts, options, folder, self._show, stopping)
         self._held_out: list[TrainingWindow] | None = None
         self._trained = self._head()
 
@@ -136,6 +126,8 @@ class Training:
             EdgespecError: if it cannot go on; what was trained so far is kept.
         """
         try:
+            if not self._over():  # so that there is time for it
+                self._held_out = self._windows(HELD_OUT)
             for windows in self._batches():
                 self._step(windows)
                 if self.progress.tokens - self.progress.evaluated >= self._between_evaluations:
@@ -146,6 +138,11 @@ class Training:
                     break
             if self.progress.evaluated < self.progress.tokens and not self._stopping():
                 self._evaluate()
+            if not self.progress.tokens and not self._stopping():
+                raise InputError(
+                    f"minutes is {self._options.minutes}, which were over before the first step: "
+                    "give more to go on, or a smaller model"
+                )
         finally:
             self.store()
 
@@ -175,7 +172,7 @@ class Training:
         size = self._windows_of_step
         while not self._over():
             # The first shard has been read for the draft vocabulary.
-            count = progress.shards or len(self._numbers) - 1
+            count = progress.shards or self._preparation.count
             order = shuffled(count, seed, progress.epoch) if progress.epoch else range(count)
             while progress.shard < len(order):
                 if not progress.epoch and progress.shard and self._written():
@@ -211,11 +208,11 @@ class Training:
     def _evaluate(self) -> None:
         began = time.monotonic()
         progress = self.progress
-        held_out = self._held_out = self._held_out or self._windows(_HELD_OUT)
+        held_out = self._held_out = self._held_out or self._windows(HELD_OUT)
         if held_out is None:
             return
         by_kind = defaultdict[str, list[TrainingWindow]](list)
-        for number, window in zip(self._numbers[_HELD_OUT], held_out, strict=True):
+        for number, window in zip(self._preparation.numbers(HELD_OUT), held_out, strict=False):
             by_kind[self._texts.kind(number)].append(window)
         counts = {kind: self._accepted(windows) for kind, windows in by_kind.items()}
         progress.kinds = {kind: each.shares for kind, each in sorted(counts.items())}
@@ -235,35 +232,20 @@ class Training:
 
     def _windows(self, number: int) -> list[TrainingWindow] | None:
         """Returns a shard, made if it is not there; None if the user wants to stop."""
-        if (found := self._shards.get(number)) is not None:
+        if (found := self._preparation.found(number)) is not None:
             return found
         began = time.monotonic()
-        made = list[TrainingWindow]()
-        texts = self._shards.texts(number) or self._new_texts(number)
-        if texts is None:
-            return None
-        for start in range(0, len(texts), self._at_once):
-            made += self._reader.read(texts[start : start + self._at_once])
-            if self._stopping():
-                return None
-            self._show(f"reading {len(made)}/{len(texts)}")
-        self._shards.put(number, made)
+        made = self._preparation.made(number, self._allowed(number))
         self.progress.prepared += time.monotonic() - began
         self._spent(began)
         return made
 
-    def _new_texts(self, number: int) -> list[list[int]] | None:
-        """Returns the texts of a shard; None if the user wants to stop."""
-        numbers = self._numbers[number]
-        texts = list[list[int]]()
-        self._show(f"writing texts 0/{len(numbers)}")
-        for some in self._texts.windows(numbers, self._at_once):
-            texts += some
-            if self._stopping():
-                return None
-            self._show(f"writing texts {len(texts)}/{len(numbers)}")
-        self._shards.put_texts(number, texts)
-        return texts
+    def _allowed(self, number: int) -> float:
+        """Returns the seconds that new texts of a shard may take; the first leave others some."""
+        if self._options.minutes is None:
+            return inf
+        left = _PREPARING * self._options.minutes * 60 - self.progress.prepared
+        return left / 2 if number in (HELD_OUT, FIRST) else left
 
     def _head(self) -> TrainedHead:
         """Returns the head, new or as the last checkpoint left it."""
@@ -279,7 +261,7 @@ class Training:
             head = module_of(options, given.sizes(), graph)
             given.fill(head)
         else:
-            first = self._windows(1)
+            first = self._windows(FIRST)
             if first is None:
                 raise KeyboardInterrupt
             size = min(options.draft_vocabulary, tokenizer.vocab_size)

@@ -115,8 +115,8 @@ def test_rows_that_are_read_are_those_of_the_bundle():
 def test_greedy_texts_are_the_likeliest_tokens_and_sampled_ones_are_not():
     target = TorchTarget(bundles.load(BUNDLE), CPU)
     prompts = [target.tokenizer.encode(text) for text in ("def add(a", "import os\n", "class A:\n")]
-    texts = TargetWriter(target, 48).write(prompts, [0.0, 0.0, 1.5], 3)
-    again = TargetWriter(target, 48).write(prompts, [0.0, 0.0, 1.5], 3)
+    texts = TargetWriter(target, 48).write(prompts, [0.0, 0.0, 1.5], 3, bool)
+    again = TargetWriter(target, 48).write(prompts, [0.0, 0.0, 1.5], 3, bool)
     assert texts == again
     likeliest = []
     for prompt, text, read in zip(prompts, texts, TargetReader(target).read(texts), strict=True):
@@ -134,12 +134,12 @@ def test_texts_end_with_the_tokens_that_end_them(monkeypatch):
     """Texts that go on are the same when others have ended and are dropped."""
     target = TorchTarget(bundles.load(BUNDLE), CPU)
     prompts = [target.tokenizer.encode(text) for text in ("def add(a", "import os\n", "class A:\n")]
-    texts = TargetWriter(target, 64).write(prompts, [0.0] * 3, 0)
+    texts = TargetWriter(target, 64).write(prompts, [0.0] * 3, 0, bool)
     end = texts[0][len(prompts[0]) + 2]
     writer = TargetWriter(target, 64)
     monkeypatch.setattr(writer, "_ends", torch.tensor([end]))
     for whole, text, prompt in zip(
-        texts, writer.write(prompts, [0.0] * 3, 0), prompts, strict=True
+        texts, writer.write(prompts, [0.0] * 3, 0, bool), prompts, strict=True
     ):
         new = whole[len(prompt) :]
         count = new.index(end) + 1 if end in new else len(new)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -25,9 +26,10 @@ from edgespec.training.device import TorchDevice
 from edgespec.training.given_head import GivenHead
 from edgespec.training.options import DFLASH, DSPARK, EAGLE3, GATED, KINDS, MTP, TrainingOptions
 from edgespec.training.promise import promised_speedup
+from edgespec.training.shards import Shards
 from edgespec.training.target_graph import TargetGraph
 from edgespec.training.target_model import TorchTarget
-from edgespec.training.target_texts import TargetWriter
+from edgespec.training.target_texts import TargetReader, TargetWriter
 from edgespec.training.texts import texts_of
 from edgespec.training.training import WORK, Training
 
@@ -391,6 +393,52 @@ def test_when_the_time_for_writing_is_over_the_texts_are_trained_on_again(
     assert done.progress.epoch >= 3
     names = {each.stem for each in (tmp_path / "head" / WORK / "shards").glob("*.npz")}
     assert names == {"0", "1", "2"}
+
+
+@pytest.fixture
+def slow(target, monkeypatch):
+    """A target that needs ten seconds a token that it writes and fifteen a text that it reads."""
+    passed = [0.0]
+    forward, read = target.forward, TargetReader.read
+
+    def clock():
+        passed[0] += 1e-6
+        return passed[0]
+
+    def writing(tokens, texts):
+        passed[0] += 10 * (tokens.shape[1] == 1)
+        return forward(tokens, texts)
+
+    def reading(own, texts):
+        passed[0] += 15 * len(texts)
+        return read(own, texts)
+
+    monkeypatch.setattr(target, "forward", writing)
+    monkeypatch.setattr(TargetReader, "read", reading)
+    for module in ("training", "preparation"):
+        monkeypatch.setattr(f"edgespec.training.{module}.time", SimpleNamespace(monotonic=clock))
+    return passed
+
+
+@pytest.mark.parametrize("generate", [False, True])
+def test_a_slow_target_prepares_no_longer_than_the_minutes(target, text, tmp_path, slow, generate):
+    """A step takes no time here, so that tokens end it."""
+    options = replace(OPTIONS, generate=generate, minutes=10, tokens=600)
+    done = trained(target, text, tmp_path / "head", options)
+    assert slow[0] < 0.5 * 10 * 60
+    assert done.progress.tokens >= 600
+    assert done.progress.acceptance
+    stored = Shards(tmp_path / "head" / WORK / "shards", OPTIONS.disk)
+    assert len(stored.texts(1)) == len(stored.get(1))
+    more = trained(target, text, tmp_path / "head", options, minutes=20, tokens=900)
+    assert more.progress.tokens >= 900
+
+
+def test_minutes_without_a_step_are_told_with_what_to_do(target, text, tmp_path, slow):
+    with pytest.raises(InputError, match=r"minutes is 0.1, which were over before the first step"):
+        trained(target, text, tmp_path / "head", minutes=0.1)
+    done = trained(target, text, tmp_path / "head", minutes=10, tokens=300)
+    assert done.progress.tokens >= 300
 
 
 @pytest.mark.parametrize(

@@ -46,13 +46,13 @@ def test_prompts_are_answered_at_two_temperatures_in_turn():
     tokenizer = Tokenizer.from_folder(BUNDLE)
     asked = []
 
-    def write(prompts, heat, seed):
+    def write(prompts, heat, seed, enough):
         asked.append((len(prompts), list(heat), seed))
         return [[*prompt, 7] for prompt in prompts]
 
     texts = texts_of([], tokenizer, 64, write)
     assert texts.count >= 10_000
-    found = list(texts.windows([5, 2, 9], 2))
+    found = list(texts.windows([5, 2, 9], 2, bool))
     assert asked == [(2, [0.8, 0.0], 5), (1, [0.8], 9)]
     assert [len(some) for some in found] == [2, 1]
     assert found[0][1] == [*mixed_prompt(2).tokens(tokenizer)[:48], 7]
@@ -66,8 +66,8 @@ def test_beginnings_of_given_texts_are_prompts_too(tmp_path):
     cut = texts_of([file], tokenizer, 64, None)
     texts = texts_of([file], tokenizer, 64, lambda prompts, *_: [list(each) for each in prompts])
     assert texts.count == cut.count
-    [[found]] = texts.windows([1], 1)
-    [[whole]] = cut.windows([1], 1)
+    [[found]] = texts.windows([1], 1, bool)
+    [[whole]] = cut.windows([1], 1, bool)
     assert found == whole[:16]
     with pytest.raises(InputError, match="there is no text: give --text, or leave out --no-gen"):
         texts_of([], tokenizer, 64, None)
