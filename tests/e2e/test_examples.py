@@ -89,7 +89,7 @@ def seen(does, toolkit, model):
 
 @pytest.mark.parametrize("toolkit", [TK, QT])
 def test_a_window_shows_answers_and_errors_and_closes_during_an_answer(toolkit, model):
-    refused, shown, messages, end, turns, longest = seen("chats", toolkit, model)
+    refused, shown, messages, end = seen("chats", toolkit, model)
     assert refused.startswith(f"You: {TOO_LONG.strip()}\n\nthe prompt is too long")
     [question, answer] = (message["content"] for message in messages)
     assert [question, end] == [STOPPED, "cancelled"]
@@ -97,8 +97,6 @@ def test_a_window_shows_answers_and_errors_and_closes_during_an_answer(toolkit, 
     # A window passes over characters that cannot be shown, as a random model writes them.
     expected = f"{refused}You: {STOPPED}\n\n{answer}\n\n"
     assert [*filter(str.isprintable, shown)] == [*filter(str.isprintable, expected)]
-    assert turns > 3
-    assert longest < 0.5  # seconds; neighbours may take the processor for a while
 
 
 @pytest.mark.parametrize("toolkit", [TK, QT])

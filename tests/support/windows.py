@@ -5,6 +5,9 @@
 runs the program. USER `chats`: asks what is too long, then something else, stops the answer, asks
 again and closes the window meanwhile. Or USER `reads` what the window says by itself. What they saw
 is printed as JSON.
+
+The model makes a pass in each turn of the window's loop. So no answer ends before the user has done
+what there is to do, and a window that waits for the model does so in vain.
 """
 
 from __future__ import annotations
@@ -13,12 +16,40 @@ import json
 import os
 import runpy
 import sys
+import threading
 import time
-from itertools import pairwise
+
+from edgespec.runtime.speculation.engine import Engine
 
 TOO_LONG, STOPPED, LEFT = "and again " * 150, "def add(a, b):", "more"
 _EVERY = 5  # ms
 _PATIENCE = 90  # seconds
+
+
+class Passes:
+    """The passes of a model, each of which waits for a turn of the window's loop.
+
+    Attributes:
+        turned: set in each turn.
+    """
+
+    def __init__(self):
+        self.turned = threading.Event()
+        self._free = threading.Event()
+        make = Engine._make_pass
+
+        def make_in_turn(*arguments):
+            if not self._free.is_set():
+                self.turned.wait(_PATIENCE)
+                self.turned.clear()
+            return make(*arguments)
+
+        Engine._make_pass = make_in_turn
+
+    def free(self):
+        """Lets passes be made without turns, of which there are no more."""
+        self._free.set()
+        self.turned.set()
 
 
 class User:
@@ -44,14 +75,13 @@ class User:
         self._ask = ask
         self._stop = stop
         self._close = close
-        self._turns = []
         self._until = time.perf_counter() + _PATIENCE
         self._doing = getattr(self, self.does)()
 
     def turn(self):
         """Goes on; returns whether there is more to do. Waiting too long ends the program."""
-        self._turns.append(time.perf_counter())
-        if self._turns[-1] > self._until:
+        PASSES.turned.set()
+        if time.perf_counter() > self._until:
             print(f"waited in vain, behind {self._shown()[-500:]!r}", file=sys.stderr, flush=True)
             os._exit(1)
         return next(self._doing, None) is not None
@@ -67,17 +97,16 @@ class User:
         self._ask(TOO_LONG)
         yield from self._until_answered()
         refused = self._shown()
-        self._turns.clear()
         self._ask(STOPPED)
         yield from self._until_some()
         self._stop()
         yield from self._until_answered()
-        turns = [after - before for before, after in pairwise(self._turns)]
         end = self._window.stream.result.finish_reason
-        said = [refused, self._shown(), self._window.messages, end, len(turns), max(turns)]
+        said = [refused, self._shown(), self._window.messages, end]
         self._ask(LEFT)
         yield from self._until_some()
         print(json.dumps(said))
+        PASSES.free()
         self._close()
 
     def _until_answered(self):
@@ -143,9 +172,10 @@ def tk():
 
         def ask(prompt):
             entry.insert("end", prompt)
-            entry.focus_force()
-            window.update()
-            entry.event_generate("<Return>")
+            while entry.get():  # keys are lost until the window has the focus
+                entry.focus_force()
+                window.update()
+                entry.event_generate("<Return>")
 
         def turn():
             if user.turn():
@@ -168,5 +198,6 @@ def tk():
 
 if __name__ == "__main__":
     _, User.does, _toolkit, *sys.argv = sys.argv
+    PASSES = Passes()
     {"qt": qt, "tk": tk}[_toolkit]()
     runpy.run_path(sys.argv[0], run_name="__main__")
