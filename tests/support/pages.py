@@ -51,9 +51,9 @@ _MADE_UP = """
 
 @contextmanager
 def opened(running: Running, folder: Path) -> Iterator[chromium.Page]:
-    """Open the page of a server, which has found its model."""
+    """Open the page of a server, which has found its model and the server's tools."""
     with chromium.Page(folder / "profile", running.url) as page:
-        page.until(f"document.getElementById('model').textContent === '{MODEL}'")
+        page.until(f"served !== null && document.getElementById('model').textContent === '{MODEL}'")
         yield page
 
 
@@ -103,7 +103,7 @@ def asked(page: chromium.Page, question: str, answer: str, reason: str = "stop")
 def reload(page: chromium.Page) -> None:
     """Load the page once more, whose chats are then there, and answers are made up again."""
     page.reload()
-    page.until("store !== null && model !== null && document.querySelectorAll('#found li').length")
+    page.until("store !== null && served !== null && document.querySelectorAll('#found li').length")
     make_up(page)
 
 
