@@ -8,6 +8,7 @@ import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from socket import gaierror
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
@@ -77,7 +78,7 @@ def resolve_checkpoint(source: str, progress: Progress | None = None) -> Path:
         return _download_file(repository, _of_precision(repository, listed, precision), listed, how)
     file = HUB_FILE.fullmatch(source)
     if file is not None:
-        return _download_file(file[1], file[2], file_sizes(file[1]), how)
+        return _download_file(file[1], file[2], _listing(file[1]), how)
     if not HUB_ID.fullmatch(source):
         raise ExportError(
             f"{source}: no such folder or GGUF file, and not on the Hub (owner/name, or "
@@ -123,14 +124,22 @@ def file_sizes(repository: str) -> dict[str, int | None]:
 
     It is asked once: `list_repo_files` would try for 23 seconds where nobody answers.
     """
+    return _listing(repository) or {}
+
+
+def _listing(repository: str) -> dict[str, int | None] | None:
+    """Returns the same; None where nobody is at the Hub's address, so that more tries are vain."""
     from huggingface_hub import model_info
 
     try:
         told = model_info(repository, timeout=_PATIENCE, files_metadata=True)
     except MemoryError:
         raise
-    except Exception:  # its type depends on the HTTP library
-        return {}
+    except Exception as error:  # its type depends on the HTTP library, that of its cause does not
+        cause: BaseException | None = error
+        while cause is not None and not isinstance(cause, gaierror | ConnectionRefusedError):
+            cause = cause.__cause__ or cause.__context__
+        return {} if cause is None else None
     return {each.rfilename: each.size for each in told.siblings or ()}
 
 
@@ -211,14 +220,19 @@ def _telling(progress: Progress) -> type:
 
 
 def _download_file(
-    repository: str, name: str, listed: Collection[str], how: Mapping[str, Any]
+    repository: str, name: str, listed: Collection[str] | None, how: Mapping[str, Any]
 ) -> Path:
-    """Downloads a GGUF file and those of the repository that belong to it; returns the first."""
+    """Downloads a GGUF file and those of the repository that belong to it; returns the first.
+
+    Where nothing can be `listed`, it is looked for on this machine alone.
+    """
     from huggingface_hub import hf_hub_download
 
+    if listed is None:  # else it would be tried for 23 seconds
+        how = {**how, "local_files_only": True}
     folder, _, file = name.rpartition("/")
     before = f"{folder}/" if folder else ""
-    beside = (each.removeprefix(before) for each in listed if each.startswith(before))
+    beside = (each.removeprefix(before) for each in listed or () if each.startswith(before))
     tower = tower_name(file, (each for each in beside if "/" not in each))
     names = [before + each for each in (*parts(file), *([tower] if tower else []))]
     with _failures(f"{repository}:{name}"):

@@ -8,6 +8,7 @@ import httpx
 import huggingface_hub
 import pytest
 from checkpoints import make_checkpoint
+from hubs import hub
 from huggingface_hub.utils import filter_repo_objects
 
 from edgespec import bundle as bundles
@@ -65,6 +66,18 @@ def test_a_download_that_breaks_off_is_no_fault_of_ours(monkeypatch, error, reas
     monkeypatch.setattr(huggingface_hub, "snapshot_download", download)
     with pytest.raises(ExportError, match=rf"failed \({reason}\): check the name"):
         resolve_checkpoint(NAME)
+
+
+def test_a_hub_that_nobody_reaches_is_not_tried_again_and_again(monkeypatch, tmp_path):
+    """As its client does, which waits longer and longer meanwhile."""
+    waited = []
+    with hub() as closed:
+        closed.take_the_place(monkeypatch, tmp_path)
+    monkeypatch.setattr("huggingface_hub.utils._http.time.sleep", waited.append)
+    for name in ("owner/name", "owner/name:model.gguf", "owner/name:Q4_K_M"):
+        with pytest.raises(ExportError, match="the Hub cannot be reached: connect to the network"):
+            resolve_checkpoint(name)
+    assert waited == []
 
 
 @pytest.mark.parametrize("folder", ["mine/snapshots/small", "models--one--two/mine/small"])
