@@ -42,7 +42,11 @@ def test_all_packages_are_installed():
 
 def imports(name):
     """Full names of the modules that a module imports, anywhere in it, `import_module` included."""
-    tree = ast.parse(MODULES[name].read_text(encoding="utf-8"))
+    return imports_in(ast.parse(MODULES[name].read_text(encoding="utf-8")), name)
+
+
+def imports_in(tree, name):
+    """See `imports`, of what is in a tree of the module."""
     package = name if MODULES[name].name == "__init__.py" else name.rpartition(".")[0]
     found = set()
     for node in ast.walk(tree):
@@ -125,6 +129,28 @@ def test_no_import_goes_up():
             continue
         up = {each for each in own_imports(name) if (level(each) or 0) > level(name)}
         assert not up, f"{name} imports {sorted(up)}"
+
+
+def test_no_imports_go_in_a_circle():
+    """Not even those within functions; types alone may."""
+    left = {name: imports_of_code(name) & MODULES.keys() - {name, "edgespec"} for name in MODULES}
+    while ends := {name for name, found in left.items() if not found & left.keys()}:
+        left = {name: found for name, found in left.items() if name not in ends}
+    circles = {name: sorted(found & left.keys()) for name, found in left.items()}
+    assert not circles
+
+
+def imports_of_code(name):
+    """What a module imports when it runs; see `imports`."""
+    tree = ast.parse(MODULES[name].read_text(encoding="utf-8"))
+    for_types = [
+        node
+        for node in ast.walk(tree)
+        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
+    ]
+    for node in for_types:
+        node.body = []
+    return imports_in(tree, name)
 
 
 def test_export_and_runtime_meet_in_the_bundle_alone():

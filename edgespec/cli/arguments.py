@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import re
-import tomllib
 from collections.abc import Callable
 from dataclasses import fields
 from pathlib import Path
@@ -12,10 +11,9 @@ from typing import Any
 
 from edgespec.cli.parsing import Rare
 from edgespec.errors import InputError
-from edgespec.llm.load.options import LoadOptions, parse_size
-from edgespec.llm.options import GenerationOptions
+from edgespec.llm.load.options import parse_size
 from edgespec.system.files import read_utf8
-from edgespec.system.options import declared, kinds_of, named, unknown
+from edgespec.system.options import declared, kinds_of
 
 TEXT = ("max_new_tokens", "temperature", "top_k", "top_p", "seed", "stop")
 """Options of a text that commands have; a file of settings may have all of them."""
@@ -75,27 +73,6 @@ def given(arguments: argparse.Namespace, kind: type) -> dict[str, Any]:
     """Returns the values of a class's options that the command or its settings have."""
     names = [each.name for each in fields(kind)]
     return {name: getattr(arguments, name) for name in names if hasattr(arguments, name)}
-
-
-def settings(file: str) -> dict[str, Any]:
-    """Reads options of loading and of texts from a TOML file.
-
-    Raises:
-        InputError: if it cannot be read, or has something else.
-        OSError: if there is no such file.
-    """
-    try:
-        found = tomllib.loads(read_utf8(Path(file)))
-    except tomllib.TOMLDecodeError as error:
-        raise InputError(f"{file} is not TOML: {error}") from error
-    found = named(GenerationOptions, found)
-    known = [each.name for kind in (LoadOptions, GenerationOptions) for each in fields(kind)]
-    for name in found:
-        if name not in known:
-            raise InputError(f"{file}: {unknown(name, known)}")
-    if isinstance(found.get("stop"), str):
-        found["stop"] = [found["stop"]]
-    return found
 
 
 MODEL_HELP = (

@@ -197,7 +197,7 @@ class CommandParser(_Parser):
         """Makes what is in the file of --config the defaults."""
         if "--config" not in self._option_string_actions:
             return
-        from edgespec.cli.arguments import settings
+        from edgespec.cli.config_file import settings
 
         option = _Parser(prog=self.prog, add_help=False, allow_abbrev=False)
         option.add_argument("--config", metavar="FILE")

@@ -194,7 +194,7 @@ class Stream(Unpicklable):
         """
         import asyncio  # only here, since loading it takes 20 ms
 
-        from edgespec.llm.asynchronous import begin_work
+        from edgespec.system.async_work import begin_work
 
         step = begin_work(self._next_text)
         try:
@@ -206,7 +206,7 @@ class Stream(Unpicklable):
 
     async def aclose(self) -> None:
         """Ends the text as `cancel` does, and waits for that; any task may call it."""
-        from edgespec.llm.asynchronous import begin_work, wait_for_end
+        from edgespec.system.async_work import begin_work, wait_for_end
 
         self.cancel()
         await wait_for_end(begin_work(self._drain))

@@ -7,12 +7,10 @@ from pathlib import Path
 
 from edgespec.bundle.options import ExportOptions
 from edgespec.cli.arguments import add_options
+from edgespec.cli.export_words import BUILT_IN, NONE
 from edgespec.cli.parsing import Rare
 
-AUTO = "auto"
-NONE = "none"
 OPTIMUM = "optimum"
-BUILT_IN = Path()  # the text that is built in
 
 
 def configure(parser: argparse.ArgumentParser) -> None:

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from edgespec import LLM
-from edgespec.cli.arguments import settings
+from edgespec.cli.config_file import settings
 from edgespec.errors import InputError
 from edgespec.llm.chat import ChatOptions
 from edgespec.llm.load.options import MAX_DRAFT_TOKENS, LoadOptions
