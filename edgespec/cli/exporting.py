@@ -62,6 +62,11 @@ def export(arguments: argparse.Namespace) -> int:
     arguments.checkpoint = checkpoint_name(arguments.checkpoint)
     draft = _draft(arguments)
     if (Path(arguments.checkpoint) / MANIFEST).is_file():
+        if draft is None:
+            raise InputError(
+                f"{arguments.checkpoint} is a bundle already: give a model or head as --draft, to "
+                "have a copy with it, or export the checkpoint that it was made from"
+            )
         return _attach(arguments, bundles.load(Path(arguments.checkpoint)), draft)
     graph = None if arguments.via else find_onnx(arguments.checkpoint)
     if arguments.via or graph is not None:
@@ -123,13 +128,8 @@ def _own_text(arguments: argparse.Namespace) -> Path | None:
     return None if arguments.calibrate == BUILT_IN else arguments.calibrate
 
 
-def _attach(arguments: argparse.Namespace, source: Bundle, draft: Path | None) -> int:
+def _attach(arguments: argparse.Namespace, source: Bundle, draft: Path) -> int:
     """Copies a bundle with another draft."""
-    if draft is None:
-        raise InputError(
-            f"{source.path} is a bundle already: give a model or head as --draft, to have a copy "
-            "with it, or export the checkpoint that it was made from"
-        )
     is_model = DraftHead.of(source.path, draft, arguments.draft_precision) is None
     _refuse_for_exported(arguments, draft if is_model else None)
     with role_bars() as show, _making(arguments, source.path, draft, show) as made:
