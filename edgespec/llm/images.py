@@ -7,6 +7,7 @@ import re
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from hashlib import blake2b
 from pathlib import Path
@@ -91,6 +92,17 @@ def _given(part: Mapping[str, Any]) -> object:
     return found.get("url") if isinstance(found, Mapping) else found
 
 
+@dataclass(frozen=True)
+class DataUrl:
+    """A picture that a client of a server gives, who may name no file of this machine.
+
+    Attributes:
+        url: what `decode_data_url` takes, or refuses.
+    """
+
+    url: str
+
+
 def decode_data_url(url: str) -> bytes:
     """Returns what a data URL holds, read as browsers do (WHATWG's Fetch standard).
 
@@ -103,10 +115,10 @@ def decode_data_url(url: str) -> bytes:
             f"an image is at {reason(repr(url), 60)}: nothing is fetched here, so give the file "
             "itself as data:image/png;base64,..."
         )
-    return from_base64(unquote_to_bytes(data) if "%" in data else data)
+    return _from_base64(unquote_to_bytes(data) if "%" in data else data)
 
 
-def from_base64(data: str | bytes) -> bytes:
+def _from_base64(data: str | bytes) -> bytes:
     """Returns what a text in base64 holds, by WHATWG's forgiving decoding.
 
     It may be broken into lines, and what fills its last four characters may be left out.
@@ -153,7 +165,7 @@ class Viewer:
         """Opens what users gave as pictures, one at a time, since one may take much memory.
 
         Args:
-            given: pictures of Pillow, contents of files, data URLs, or paths.
+            given: pictures of Pillow, contents of files, data URLs, also as `DataUrl`, or paths.
             most: largest number of tokens in which they must have room.
 
         Raises:
@@ -293,6 +305,8 @@ def _seen(given: object, vision: Vision) -> Picture:
 
     if isinstance(given, Image):
         return cut_picture(upright(given), vision)
+    if isinstance(given, DataUrl):
+        return seen(decode_data_url(given.url), vision)
     if isinstance(given, str) and given[:_SCHEME].lstrip().lower().startswith(_SCHEMES):
         return seen(decode_data_url(given), vision)
     if isinstance(given, bytes | bytearray | memoryview):

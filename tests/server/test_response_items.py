@@ -9,6 +9,7 @@ from types import SimpleNamespace
 import pytest
 from pydantic import ValidationError
 
+from edgespec.llm.images import DataUrl
 from edgespec.serve.protocols.fields import refusal
 from edgespec.serve.protocols.responses.request import ResponsesRequest, chat_messages
 from edgespec.serve.refusals import RequestError
@@ -277,5 +278,5 @@ def test_tools_that_take_a_text_are_functions_for_the_model():
     assert result == {
         "role": "tool",
         "tool_call_id": "c1",
-        "content": [{"type": "image", "image": b"AB"}],
+        "content": [{"type": "image", "image": DataUrl(image["image_url"])}],
     }

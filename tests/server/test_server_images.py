@@ -125,6 +125,7 @@ def test_what_can_do_it_says_so(running):
         (f"data:image/png;base64,{IMAGE[: len(IMAGE) // 8 * 4]}", "a picture cannot be read"),
         ("data:image/png;base64,#", "not in base64"),
         ("file:///etc/passwd", "nothing is fetched"),
+        ("/etc/passwd", "an image is at '/etc/passwd': nothing is fetched"),
         ("http://127.0.0.1/a.png", "nothing is fetched"),
     ],
 )

@@ -14,6 +14,7 @@ from scripts import write
 from servers import MODEL, PLACE, serving
 
 from edgespec import LLM
+from edgespec.llm.images import DataUrl
 from edgespec.serve.protocols.anthropic.blocks import messages_of_blocks
 from edgespec.serve.protocols.anthropic.request import MessagesRequest
 
@@ -99,7 +100,7 @@ def test_images_are_parts():
     [shown, told] = read(
         messages=[{"role": "user", "content": [{"type": "text", "text": "What?"}, image, result]}]
     )
-    part = {"type": "image", "image": b"AB"}
+    part = {"type": "image", "image": DataUrl("data:;base64,QUI=")}
     assert shown["content"] == [{"type": "text", "text": "What?"}, part]
     assert told == {"role": "tool", "tool_call_id": "a", "content": [part]}
 
@@ -125,7 +126,7 @@ def test_images_are_parts():
                     }
                 ]
             },
-            "nothing is fetched",
+            "of text alone",
         ),
         ({"messages": [{"role": "user", "content": "x " * 4000}]}, "too long"),
     ],

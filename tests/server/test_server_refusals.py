@@ -83,11 +83,11 @@ BAD_MESSAGES = {
     ),
     "an image of the web": (
         [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "https://a/b"}}]}],
-        "an image is at 'https://a/b': nothing is fetched here",
+        "the model is a llama of text alone",
     ),
     "an image of this machine": (
         [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "/etc/passwd"}}]}],
-        "an image is at '/etc/passwd': nothing is fetched here",
+        "the model is a llama of text alone",
     ),
     "no image": (
         [{"role": "user", "content": [{"type": "image_url"}]}],

@@ -14,7 +14,7 @@ from pydantic import (
 )
 from pydantic_core import PydanticCustomError
 
-from edgespec.llm.images import decode_data_url
+from edgespec.llm.images import DataUrl
 from edgespec.serve.protocols.fields import LONG, Empty, Fields, Json, member
 from edgespec.serve.refusals import RequestError, shorten_value
 
@@ -132,16 +132,12 @@ class Message(Fields):
 
     @property
     def _plain_content(self) -> str | list[Json]:
-        """The content as one text, or in parts if there are images.
-
-        Raises:
-            InputError: if an image is elsewhere, or not in base64.
-        """
+        """The content as one text, or in parts if there are images."""
         parts = self.content or ""
         if isinstance(parts, str) or not any(isinstance(each, ImageContent) for each in parts):
             return content_text(parts)
         return [
-            {"type": "image", "image": decode_data_url(each.image_url.url)}
+            {"type": "image", "image": DataUrl(each.image_url.url)}
             if isinstance(each, ImageContent)
             else {"type": "text", "text": each.text}
             for each in parts

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Tag
 
-from edgespec.llm.images import decode_data_url, from_base64
+from edgespec.llm.images import DataUrl
 from edgespec.runtime.text.tools.calls import ToolCall
 from edgespec.serve.protocols.fields import LONG, Fields, Json, kinds_left_out, member
 from edgespec.serve.protocols.messages import kinds
@@ -54,15 +54,10 @@ class ImageBlock(Fields):
 
     @property
     def part(self) -> Json:
-        """The part of a message.
-
-        Raises:
-            InputError: if the image is elsewhere, or not in base64.
-        """
+        """The part of a message."""
         source = self.source
-        if isinstance(source, UrlSource):
-            return {"type": "image", "image": decode_data_url(source.url)}
-        return {"type": "image", "image": from_base64(source.data)}
+        url = source.url if isinstance(source, UrlSource) else f"data:;base64,{source.data}"
+        return {"type": "image", "image": DataUrl(url)}
 
 
 class TextSource(Fields):
@@ -166,9 +161,6 @@ def messages_of_blocks(system: System | None, given: Sequence[BlockMessage]) -> 
     Args:
         system: what the system says first.
         given: the messages.
-
-    Raises:
-        InputError: if an image is elsewhere, or not in base64.
     """
     said = _system_text(system)
     messages: list[Json] = [{"role": "system", "content": said}] if said else []

@@ -6,7 +6,7 @@ import json
 from collections.abc import Sequence
 from typing import Annotated, Literal
 
-from edgespec.llm.images import decode_data_url
+from edgespec.llm.images import DataUrl
 from edgespec.runtime.text.tools.calls import ToolCall
 from edgespec.serve.protocols.fields import LONG, Fields, Json
 from edgespec.serve.protocols.tools import Name
@@ -58,9 +58,6 @@ def plain(messages: Sequence[OllamaMessage]) -> list[Json]:
 
     There a result names the id of its call, which a client of Ollama's may leave out: then it is
     the result of the first call without one, of the same function if the message names one.
-
-    Raises:
-        InputError: if an image is not in base64.
     """
     unanswered: list[Json] = []
     made = []
@@ -89,7 +86,7 @@ def _content(message: OllamaMessage) -> str | list[Json]:
     if not message.images:
         return text
     # The kind of file is found in it.
-    shown = [decode_data_url(f"data:image/png;base64,{each}") for each in message.images]
+    shown = [DataUrl(f"data:;base64,{each}") for each in message.images]
     return [*({"type": "image", "image": each} for each in shown), {"type": "text", "text": text}]
 
 

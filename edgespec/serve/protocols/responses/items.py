@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 
 from pydantic import Tag, TypeAdapter
 
-from edgespec.llm.images import decode_data_url
+from edgespec.llm.images import DataUrl
 from edgespec.runtime.text.tools.calls import ToolCall
 from edgespec.serve.protocols.fields import LONG, Fields, Json, member
 from edgespec.serve.protocols.messages import content_text, kinds
@@ -48,15 +48,11 @@ ContentPart = Annotated[
 
 
 def _plain(content: str | list[InputText | InputImage]) -> str | list[Json]:
-    """Returns what a message says: one text, or parts if there are images.
-
-    Raises:
-        InputError: if an image is elsewhere, or not in base64.
-    """
+    """Returns what a message says: one text, or parts if there are images."""
     if isinstance(content, str) or not _shows(content):
         return content_text(content)
     return [
-        {"type": "image", "image": decode_data_url(each.image_url)}
+        {"type": "image", "image": DataUrl(each.image_url)}
         if isinstance(each, InputImage)
         else {"type": "text", "text": each.text}
         for each in content
@@ -165,9 +161,6 @@ def chat_messages(instructions: str | None, given: str | Sequence[Item]) -> list
     Args:
         instructions: what the system says first; None for nothing.
         given: what the user says, or the items of a conversation.
-
-    Raises:
-        InputError: as `LLM.chat`, for an image.
     """
     items = as_items(given)
     first: list[str] = []
