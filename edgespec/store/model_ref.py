@@ -123,7 +123,7 @@ def looks_like_model(word: str) -> bool:
         return True
     if re.search(r"\s", word):
         return False
-    return _looks_like_path(word) or word in _names() or bool(Catalogue.read().named(word))
+    return _looks_like_path(word) or word in stored_names() or bool(Catalogue.read().named(word))
 
 
 def _looks_like_path(word: str) -> bool:
@@ -140,7 +140,7 @@ def find_model(model: str | Path) -> ModelRef:
     if word and exists(word):
         path = Path(word).absolute()
         return ModelRef(str(path), path)
-    if isinstance(model, str) and word in _names():
+    if isinstance(model, str) and word in stored_names():
         made = BundleStore().named(model)
         return ModelRef(str(made.path), made.path)
     named = hub_name(word) if isinstance(model, str) else ""
@@ -154,7 +154,7 @@ def find_model(model: str | Path) -> ModelRef:
     catalogue = Catalogue.read()
     if isinstance(model, str) and (entries := catalogue.named(word)):
         return ModelRef(word.lower(), None, tuple(entries))
-    near = did_you_mean(word, [*_names(), *catalogue.names], _NEAR)
+    near = did_you_mean(word, [*stored_names(), *catalogue.names], _NEAR)
     raise InputError(
         f"there is no model '{word}': it is no file or folder, and neither `edgespec models` nor "
         f"the catalogue has such a name{near}: give a path, owner/name on the Hub, or a name that "
@@ -162,8 +162,8 @@ def find_model(model: str | Path) -> ModelRef:
     )
 
 
-def _names() -> frozenset[str]:
-    """The names in the store; without a cache folder, there are none."""
+def stored_names() -> frozenset[str]:
+    """Returns the names in the store; without a cache folder, there are none."""
     return frozenset() if cache_folder("models") is None else frozenset(BundleStore().made())
 
 

@@ -127,6 +127,28 @@ def test_a_second_start_reads_nothing_of_the_model(made, said, monkeypatch, name
     assert len(said) == 1
 
 
+def test_a_folder_with_the_name_of_another_model_is_used_and_that_is_said(
+    made, models, said, tmp_path, monkeypatch
+):
+    stored = made("target.gguf")
+    monkeypatch.chdir(models)
+    folder = bundle_of("target", say=said.append)
+    assert folder.name == "target-2"
+    told = [each for each in said if "`edgespec models name target NEW`" in each]
+    assert [each.split(",")[0] for each in told] == [f"target is {models / 'target'} here"]
+    bundle_of("target", say=said.append)
+    assert len(said) == len([*told, *told]) + 2  # and two bundles were made
+    monkeypatch.chdir(tmp_path)
+    assert bundle_of("target", say=said.append) == stored
+    BundleStore().remove("target")
+    BundleStore().rename("target-2", "target")
+    monkeypatch.chdir(models)
+    assert bundle_of("target", say=said.append).name == "target"
+    monkeypatch.chdir(stored.parent)
+    assert bundle_of("target", say=said.append).name == "target"
+    assert len(said) == 4
+
+
 def test_the_same_content_elsewhere_is_found(made, models, said, tmp_path):
     folder = made("target.gguf")
     copy = shutil.copy(models / "target.gguf", tmp_path / "other.gguf")
