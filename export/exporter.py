@@ -193,7 +193,8 @@ def _with_draft(
 def _origin(name: str, checkpoint: Checkpoint) -> dict[str, str]:
     """Returns where a role is from, for the provenance."""
     made = {name: source_name(checkpoint.path)}
-    return made | ({f"{name} format": checkpoint.quantization} if checkpoint.quantization else {})
+    quantized = checkpoint.quantization
+    return made | ({bundle.source_format(name): quantized} if quantized else {})
 
 
 def _skip_sets(texts: Sequence[str], decoder: Decoder) -> tuple[bundle.SkipSet, ...]:

@@ -68,6 +68,7 @@ MANIFEST = "manifest.json"
 _CHUNK = 1 << 20  # bytes that are read at once
 TARGET, DRAFT = "target", "draft"
 _LARGEST = 64 << 20  # bytes of a manifest
+_KEEPS = "int8"  # precision of weights, of which none is better than a checkpoint has quantized
 DRAFT_TOKENIZER = "draft-tokenizer.json"
 """The file that an export writes where the draft's tokens are not the target's."""
 
@@ -105,6 +106,16 @@ class Bundle:
         """Total bytes of all files in the manifest."""
         return sum(entry.size for entry in self.manifest.files.values())
 
+    @property
+    def quantization(self) -> str:
+        """How the target's weights are rounded: int4 and so on, or as its own file calls it.
+
+        That is such as Q4_K_M, of a file whose matrices stayed as they were.
+        """
+        precision = self.target.precision.weights
+        own = self.manifest.provenance.get(source_format(TARGET), "").partition(" (")[0]
+        return own if own and precision == _KEEPS else precision
+
     def role_size(self, name: str) -> int:
         """Returns the bytes on disk of one role's graph and weights."""
         native = self.manifest.roles[name].native
@@ -129,6 +140,11 @@ class Bundle:
         graphs += [role.vision.graph for role in roles if role.vision is not None]
         for graph in graphs:
             _require_listed(self.path / graph, self.manifest.files)
+
+
+def source_format(role: str) -> str:
+    """Returns under which key a provenance has the format of a checkpoint's quantized matrices."""
+    return f"{role} format"
 
 
 def load(path: Path) -> Bundle:

@@ -9,15 +9,19 @@ import weakref
 from shutil import copytree
 
 import httpx
+from checkpoints import make_checkpoint, write_tokenizer
 from commandline import FAST, fails
+from ggufs import write_gguf
 from pairs import with_eos
 from servers import PLACE, PROMPT, refused, serving, started, until
 from several_models import ASKED, NAMES, loaded, states, text
 
-from edgespec import bundle
+from edgespec import bundle, export
+from edgespec.export import ExportOptions
 from edgespec.llm.llm import inside
 from edgespec.llm.load.options import LoadOptions
 from edgespec.runtime.sampling import grammar
+from edgespec.serve.models import Models
 from edgespec.serve.served_model import ServedModel
 
 
@@ -133,6 +137,24 @@ def test_both_apis_list_them(several, bundles):
             {"value": "loaded"},
             256,
         )
+
+
+def test_a_file_is_called_what_it_says_in_ollamas_api(tmp_path):
+    make_checkpoint(tmp_path / "model", "llama")
+    write_tokenizer(tmp_path / "model", 331)
+    write_gguf(tmp_path / "model", tmp_path / "file.gguf", "Q4_0", **{"general.file_type": 15})
+    served = []
+    for name in ("source", "int4", "fp32"):
+        export.make(tmp_path / "file.gguf", tmp_path / name, "none", ExportOptions(name))
+        served.append(ServedModel(name, bundle.load(tmp_path / name), LoadOptions(**PLACE)))
+    with serving(Models(served)) as running:
+        tags = httpx.get(f"{running.url}/api/tags").json()["models"]
+        details = [each["details"] for each in tags]
+        assert [each["format"] for each in details] == ["gguf"] * 3
+        told = [each["quantization_level"] for each in details]
+        assert told == ["Q4_K_M", "int4", "fp32"]
+        shown = running.post({"model": "source"}, "/api/show").json()
+        assert shown["details"] == details[0]
 
 
 def test_tokens_and_descriptions_need_no_loading(several, bundles):

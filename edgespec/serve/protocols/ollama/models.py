@@ -10,7 +10,9 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 import edgespec
+from edgespec.bundle import TARGET
 from edgespec.llm.options import conversational
+from edgespec.models.named import SUFFIX
 from edgespec.runtime.plan import HOST
 from edgespec.serve.model_list import capabilities
 from edgespec.serve.models import Models
@@ -124,13 +126,14 @@ def _expiry(left: float) -> str:
 
 def _details(model: ServedModel) -> Json:
     target = model.bundle.target
+    source = model.bundle.manifest.provenance[TARGET]
     return {
         "parent_model": "",
-        "format": "onnx",
+        "format": "gguf" if source.lower().endswith(SUFFIX) else "onnx",
         "family": target.architecture,
         "families": [target.architecture],
         "parameter_size": _size(target.parameters),
-        "quantization_level": target.precision.weights,
+        "quantization_level": model.bundle.quantization,
     }
 
 
