@@ -66,12 +66,8 @@ class ThreadLimit:
 
     def adapt(self) -> None:
         """Looks how busy other programs are, unless it did so just now."""
-        if not self._lock.acquire(blocking=False):
-            return
-        try:
+        with self._lock:
             self._look(self._clock())
-        finally:
-            self._lock.release()
 
     def _look(self, now: float) -> None:
         passed = now - self._known
