@@ -288,12 +288,13 @@ class Engine:
     def _judge(self, error: BaseException) -> None:
         """Finds out whether an error of this thread's turn has left the accounts of memory whole.
 
-        It has if it is ours, and if it came while a graph computed: then the slots of the pass were
-        freed. What a signal's handler raises elsewhere may have come between any two steps.
+        It has if it came from a step, which clears up behind itself, or while a graph computed. But
+        a signal's handler, or Ctrl-C, may have come between any two steps of the main thread.
         """
         if self._owner == threading.get_ident():
-            computing = any(model.computes for model in self._models())
-            self._whole = computing or isinstance(error, _OURS)
+            main = threading.current_thread() is threading.main_thread()
+            of_a_step = isinstance(error, _OURS if main else Exception)
+            self._whole = of_a_step or any(model.computes for model in self._models())
 
     def _recover(self) -> None:
         """Begins with empty memory, since some accounts of it were interrupted half-way.

@@ -399,6 +399,22 @@ def test_an_interrupt_while_the_graph_computes_keeps_what_was_read():
     assert engine.target.pool.used == kept > len(PROMPT)
 
 
+def test_what_a_thread_raises_that_has_the_engine_ends_no_text():
+    """As a server does for embeddings whose client has left."""
+    engine = plain_engine()
+    made = engine.add(request())
+    engine.step()
+    used = engine.target.pool.used
+
+    def leave():
+        with pytest.raises(TimeoutError), engine.exclusive():
+            raise TimeoutError
+
+    together(leave)
+    assert engine.target.pool.used == used
+    assert finished(engine, [made]) == [tokens_of(plain_engine(), request())]
+
+
 class Interrupted(Slow):
     """Is interrupted while it observes."""
 
