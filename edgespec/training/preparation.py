@@ -22,6 +22,7 @@ _HELD_OUT_SHARE = 10  # at most one text in so many is held out
 _PARTS = 16  # of a shard, which are read one after the other
 _WRITING = 0.6  # of a shard's time, after which it is only read
 _WARMING = 16  # tokens of a pass before one that is timed
+_TIMED = 8  # parts of a step's tokens, of which that one has one
 
 
 class Preparation:
@@ -54,6 +55,7 @@ class Preparation:
         self._stopping = stopping
         self._reader = TargetReader(target)
         self._window = options.window
+        self._timed = list(texts.tokens[: max(device.step_tokens // _TIMED, _WARMING)])
         # a number of bytes by now
         self._shards = Shards(folder, int(options.disk))
         order = shuffled(texts.count, options.seed)
@@ -129,10 +131,10 @@ class Preparation:
         if seconds == inf:
             return self._at_once
         if self._reading is None:
-            tokens = list(self._texts.tokens[: self._window])
-            self._reader.read([tokens[:_WARMING]])
+            self._reader.read([self._timed[:_WARMING]])
             began = time.monotonic()
-            self._reader.read([tokens])
-            self._reading = time.monotonic() - began
+            self._reader.read([self._timed])
+            passed = time.monotonic() - began
+            self._reading = passed * self._window / len(self._timed)
         readable = (1 - _WRITING) * seconds / max(self._reading, 1e-9)
         return max(1, min(self._at_once, int(readable)))
