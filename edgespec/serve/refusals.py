@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
-from edgespec.errors import ContextLengthError, InputError
+from edgespec.errors import ContextLengthError, InputError, printable
 
 SHOWN = 40
 """Maximum number of characters of a client's value in an error message."""
@@ -73,8 +74,14 @@ def internal_error() -> RequestError:
 
 
 def shorten_value(value: Any) -> str:
-    """Formats a value for an error message, shortened to `SHOWN` characters."""
+    """Formats a client's value for an error message, shortened to `SHOWN` characters.
+
+    A text stands in quotes as everywhere in messages; all else is JSON, as it was sent.
+    """
     if isinstance(value, str | list):  # of which all would be written
         value = value[: SHOWN + 1]
-    text = repr(value)
+    if isinstance(value, str):
+        text = repr(value)
+    else:
+        text = printable(json.dumps(value, ensure_ascii=False, default=str))
     return text if len(text) <= SHOWN else f"{text[:SHOWN]}..."

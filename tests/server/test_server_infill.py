@@ -198,7 +198,7 @@ def test_fields_that_are_not_known_are_passed_over(running, plain):
 @pytest.mark.parametrize(
     ("fields", "reason"),
     [
-        ({"input_prefix": None}, "input_prefix is None"),
+        ({"input_prefix": None}, "input_prefix is null"),
         ({"input_prefix": 5}, "input_prefix is 5"),
         ({"input_extra": [{"filename": "a"}]}, "input_extra.0.text is missing"),
         ({"input_extra": "x"}, "input_extra is 'x'"),

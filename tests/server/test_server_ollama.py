@@ -266,7 +266,7 @@ def test_another_model_is_not_found(running, path, name):
         ({"options": {"frequency_penalty": 2.5}}, "options.frequency_penalty is 2.5"),
         ({"options": [1]}, "options is [1]"),
         ({"top_logprobs": 3}, "top_logprobs is 3"),
-        ({"model": None}, "model is None"),
+        ({"model": None}, "model is null"),
         ({"messages": [{"role": "user", "content": "x" * 3000}]}, "shorten the prompt"),
     ],
     ids=str,

@@ -312,7 +312,7 @@ def test_jinas_form(llm, running):
     assert found == llm.embed(TEXTS, dimensions=8).tolist()
     raw = running.post({**body, "normalized": False}, PATH).json()["data"][0]["embedding"]
     assert np.linalg.norm(raw) > 2
-    refused(running.post({**body, "late_chunking": True}, PATH), 400, "late_chunking is True")
+    refused(running.post({**body, "late_chunking": True}, PATH), 400, "late_chunking is true")
     long = {"input": "x " * 9000, "truncate": True}
     assert running.post(long, PATH).status_code == 200
 
@@ -336,7 +336,7 @@ def test_coheres_form(llm, running, path):
     assert np.array_equal(decoded, expected)
     assert answer["texts"] == TEXTS
     assert answer["meta"]["tokens"]["input_tokens"] > 0
-    refused(running.post({**body, "images": ["a"]}, path), 400, "images is ['a'], which is not")
+    refused(running.post({**body, "images": ["a"]}, path), 400, 'images is ["a"], which is not')
 
 
 def test_coheres_older_form_without_types(llm, running):
