@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import re
-import threading
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -33,7 +32,7 @@ from edgespec.runtime.vision import (
     seen,
     upright,
 )
-from edgespec.system.jobs import held
+from edgespec.system.jobs import PatientLock
 from edgespec.system.shutdown import ENGINE_CALLS
 
 if TYPE_CHECKING:
@@ -158,8 +157,8 @@ class Viewer:
         self._native = native
         self._tokenizer = tokenizer
         self._kept = OrderedDict[bytes, Floats]()  # by what pieces are; the last used one last
-        self._opening = threading.Lock()
-        self._looking = threading.Lock()
+        self._opening = PatientLock()
+        self._looking = PatientLock()
 
     def open(self, given: Sequence[object], most: int) -> list[Picture]:
         """Opens what users gave as pictures, one at a time, since one may take much memory.
@@ -183,7 +182,7 @@ class Viewer:
         require_pillow()
         found = []
         for each in given:
-            with held(self._opening):
+            with self._opening.held():
                 found.append(_seen(each, vision))
         return found
 
@@ -233,7 +232,7 @@ class Viewer:
             )
 
         def looked() -> Pictures:
-            with self._looking:
+            with self._looking.held():
                 rows = np.concatenate([self._rows(each) for each in pictures])
             turns = None
             if vision.grid is not None and vision.grid.sections is not None:

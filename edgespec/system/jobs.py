@@ -24,6 +24,7 @@ from typing import IO, Literal
 
 from edgespec.errors import EdgespecError, InputError, reason
 from edgespec.system.children import child_command
+from edgespec.system.processes import listen_for_forks
 from edgespec.system.waiting import NOBODY_WAITS
 
 Why = Literal["time", "memory", "crash"]
@@ -93,19 +94,31 @@ def require_waiter() -> None:
         raise InputError("nobody waits for this any more: ask again")
 
 
-@contextmanager
-def held(lock: threading.Lock) -> Iterator[None]:
-    """Holds a lock, for which it waits as long as somebody waits for this thread.
+class PatientLock:
+    """A lock that is free in a process that was just forked, where its holder's thread is not."""
 
-    Raises:
-        InputError: as `require_waiting`.
-    """
-    while not lock.acquire(timeout=_LOOKS):
-        require_waiter()
-    try:
-        yield
-    finally:
-        lock.release()
+    def __init__(self) -> None:
+        self.after_fork()
+        listen_for_forks(self)
+
+    def after_fork(self) -> None:
+        """See `ForkListener`."""
+        self._lock = threading.Lock()
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Holds the lock, for which it waits as long as somebody waits for this thread.
+
+        Raises:
+            InputError: as `require_waiter`.
+        """
+        lock = self._lock
+        while not lock.acquire(timeout=_LOOKS):
+            require_waiter()
+        try:
+            yield
+        finally:
+            lock.release()
 
 
 class Worker:
@@ -120,12 +133,12 @@ class Worker:
     def __init__(self, module: str, limits: JobLimits, *arguments: str) -> None:
         self._command = (module, *arguments)
         self._limits = limits
+        self._lock = PatientLock()
         self._forget()
 
     def _forget(self) -> None:
         self._owner = os.getpid()
         self._child: subprocess.Popen[bytes] | None = None
-        self._lock = threading.Lock()
 
     def run(self, job: bytes) -> bytes:
         """Returns what the child makes of a job.
@@ -134,9 +147,9 @@ class Worker:
             JobError: if it was ended.
             InputError: if the job raised one, or nobody waits for it any more.
         """
-        if self._owner != os.getpid():  # the child belongs to the process from which this is forked
-            self._forget()
-        with held(self._lock):
+        with self._lock.held():
+            if self._owner != os.getpid():  # the child is that of the process that was forked
+                self._forget()
             kind, said = self._told(job)
             require_waiter()
         if kind == _REFUSED:

@@ -18,7 +18,7 @@ from pathlib import Path
 from llguidance import LLMatcher, LLParserLimits, LLTokenizer
 
 from edgespec.runtime.text.schema.cost import is_small_schema, is_small_text
-from edgespec.system.jobs import JobError, JobLimits, Why, Worker, held, serve
+from edgespec.system.jobs import JobError, JobLimits, PatientLock, Why, Worker, serve
 
 LIMITS = LLParserLimits(verbose_errors=False, max_lexer_states=50_000, step_max_items=20_000)
 """Bounds of every grammar, also while a text is made."""
@@ -64,7 +64,7 @@ class Trials:
     def __init__(self, tokenizer: Path, vocab_size: int, stop_ids: Sequence[int]) -> None:
         arguments = (str(tokenizer), str(vocab_size), *map(str, stop_ids))
         self._worker = Worker(__name__, _LIMITS, *arguments)
-        self._lock = threading.Lock()
+        self._lock = PatientLock()
         self._known: dict[bytes, str] = {}
 
     def objection(self, grammar: str) -> str:
@@ -80,7 +80,7 @@ class Trials:
         key = hashlib.sha256(grammar.encode()).digest()
         found = self._known.get(key)
         if found is None:
-            with held(self._lock):  # so that the same one is tried once, whoever asks for it
+            with self._lock.held():  # so that the same one is tried once, whoever asks for it
                 found = self._known.get(key)
                 if found is None:
                     found = self._tried(grammar)

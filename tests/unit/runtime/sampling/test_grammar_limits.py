@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import copy
 import json
+import os
+import signal
 import threading
 import time
 from contextvars import copy_context
@@ -213,6 +215,29 @@ def test_a_trial_that_nobody_waits_for_ends(compiler):
     assert ["nobody waits" in str(error) for error in errors] == [True] * 3
     with pytest.raises(GrammarSizeError):  # it was not taken for the result of the trial
         compiler.compile("json_schema", source)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there are no forks")
+def test_a_fork_does_not_wait_for_a_trial_of_a_thread_that_it_has_not(compiler):
+    gone = threading.Event()
+
+    def ask():
+        NOBODY_WAITS.set(gone.is_set)  # in the context of this thread
+        with pytest.raises(InputError):
+            compiler.compile("json_schema", '{"type":"integer","multipleOf":6999999}')
+
+    other = threading.Thread(target=ask)
+    other.start()
+    while not compiler._trials._lock._lock.locked():
+        assert other.is_alive()
+    if not (process := os.fork()):
+        signal.alarm(60)
+        compiler.compile("json_schema", '{"type":"integer","multipleOf":5003}')
+        os._exit(0)
+    gone.set()
+    assert os.waitpid(process, 0)[1] == 0
+    other.join(60)
+    assert not other.is_alive()
 
 
 def test_ordinary_grammars_need_no_trial():
