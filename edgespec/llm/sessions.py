@@ -43,7 +43,8 @@ class Session(Unpicklable):
 
     def submit(self, request: GenerationRequest) -> Stream:
         """See `LLM.submit`. Of several texts at once the one that ends last is kept."""
-        return submit(self._loaded, request, self._open())
+        self._open()
+        return submit(self._loaded, request, lambda: self._kept)
 
     @shown(GenerationOptions)
     def generate(
@@ -87,10 +88,11 @@ class Session(Unpicklable):
         session_files.save(Path(path), self._loaded.bundle.digest, tensors)
 
     def close(self) -> None:
-        """Gives up what is kept."""
-        if self._kept is not None:
-            self._loaded.drop(self._kept)
-            self._kept = None
+        """Gives up what is kept; nothing is kept of texts that go on."""
+        kept = self._kept
+        self._kept = None
+        if kept is not None:
+            self._loaded.drop(kept)
 
     def __enter__(self) -> Session:
         return self

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from hashlib import sha256
 
@@ -19,16 +20,17 @@ from edgespec.runtime.text.decoder import TextDecoder
 from edgespec.runtime.text.endings import Ending
 from edgespec.runtime.text.loops import LoopMatcher
 
+Kept = Callable[[], TokenSequence | None]
 
-def submit(
-    instance: ModelInstance, request: GenerationRequest, kept: TokenSequence | None = None
-) -> Stream:
+
+def submit(instance: ModelInstance, request: GenerationRequest, kept: Kept | None = None) -> Stream:
     """Prepares a text, which begins when its stream is read.
 
     Args:
         instance: the model.
         request: what is asked for.
-        kept: what a session keeps of its text; None: there is no session.
+        kept: returns what a session keeps of its text, or None if it was closed; None: there is no
+            session.
 
     Raises:
         EdgespecError: see `LLM.submit`.
@@ -53,7 +55,7 @@ def _stream(
     prompt: PreparedPrompt,
     request: GenerationRequest,
     source: str,
-    kept: TokenSequence | None,
+    kept: Kept | None,
 ) -> Stream:
     options = request.options
     limits = _limits(instance, prompt, options, source)

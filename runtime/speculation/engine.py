@@ -305,7 +305,8 @@ class Engine:
         running = list(self._schedule.running)
         for generation in [*running, *self._schedule.waiting]:
             generation.sequence.reset()
-            if (kept := generation.request.kept) is not None:
+            kept = generation.request.kept and generation.request.kept()
+            if kept is not None:
                 kept.reset()
         for generation in running:
             if not generation.has_ended:
@@ -348,8 +349,9 @@ class Engine:
                 generation.drafters.pop().end(generation)
             if generation.error is None:
                 self.target.prefixes.add(sequence, sequence.length)
-                if generation.request.kept is not None:
-                    self.target.prefixes.keep(generation.request.kept, sequence)
+                kept = generation.request.kept and generation.request.kept()
+                if kept is not None:
+                    self.target.prefixes.keep(kept, sequence)
             if self._store is not None:
                 self._store.end(sequence)
         generation.finish = generation.finish or "cancelled"

@@ -69,7 +69,8 @@ class Request:
         grammar: matcher at the beginning of its grammar, if the tokens must follow one.
         logprobs: number of log-probabilities to give with each token besides its own; None: none.
         prediction: tokens that are expected, from which all draft sources but none begin.
-        kept: a sequence that shares all slots when the generation has ended; None: none does.
+        kept: returns a sequence that shares all slots when the generation has ended, or None if
+            none does by then; None: none does.
         salt: it shares slots with generations of the same salt alone.
         adapters: see `TokenSequence`.
         turns: numbers of the prompt's first tokens, in order, behind which others may go on: what
@@ -86,7 +87,7 @@ class Request:
     grammar: Constraint | None = None
     logprobs: int | None = None
     prediction: Sequence[int] = ()
-    kept: TokenSequence | None = None
+    kept: Callable[[], TokenSequence | None] | None = None
     salt: str = ""
     adapters: Adapters = ()
     turns: Sequence[int] = ()

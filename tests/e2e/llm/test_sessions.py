@@ -54,6 +54,19 @@ def test_texts_of_a_session_are_those_of_its_prompts_alone(natives, draft, name,
     assert reused > 200
 
 
+@pytest.mark.parametrize("name", ["llama", "lfm2-draft"])
+def test_a_closed_session_keeps_nothing_of_texts_that_go_on(natives, name):
+    llm = natives(name, "none")
+    prompt = llm.tokenizer.encode(LONG_PROMPT)
+    with llm.session() as session:
+        left = session.stream(prompt, **OPTIONS)
+        next(iter(left))
+        late = session.stream(prompt, **OPTIONS)
+    assert late.finish().tokens == left.finish().tokens == alone(natives, prompt, name)
+    llm.forget()
+    assert inside(llm).engine.target.pool.used == 0
+
+
 def test_what_is_known_of_a_prompt_is_not_computed_again(natives):
     llm = natives("llama", "none")
     llm.forget()
