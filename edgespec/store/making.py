@@ -19,7 +19,7 @@ from edgespec.models.embedded import BUNDLE
 from edgespec.store.catalogue import Catalogue
 from edgespec.store.choosing import ModelChoice, ModelChooser, as_told, gigabytes
 from edgespec.store.fitting import advice, vocabulary_hash
-from edgespec.store.model_ref import ModelRef, find_model, stored_names
+from edgespec.store.model_ref import ModelRef, find_model, looks_like_path, stored_names
 from edgespec.store.store import (
     RECORD,
     BundleStore,
@@ -94,7 +94,7 @@ def bundle_of(
 
 def _tell_namesake(word: str, target: ModelRef, say: Callable[[str], None]) -> None:
     """Says what is used if a file or folder here and another model in the store have one name."""
-    if not exists(word) or word not in stored_names():
+    if looks_like_path(word) or not exists(word) or word not in stored_names():
         return
     store = BundleStore()
     named = store.named(word).path

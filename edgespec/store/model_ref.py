@@ -123,10 +123,11 @@ def looks_like_model(word: str) -> bool:
         return True
     if re.search(r"\s", word):
         return False
-    return _looks_like_path(word) or word in stored_names() or bool(Catalogue.read().named(word))
+    return looks_like_path(word) or word in stored_names() or bool(Catalogue.read().named(word))
 
 
-def _looks_like_path(word: str) -> bool:
+def looks_like_path(word: str) -> bool:
+    """Whether a word can be no model's name."""
     return "/" in word or "\\" in word or word.lower().endswith(SUFFIX)
 
 
@@ -146,7 +147,7 @@ def find_model(model: str | Path) -> ModelRef:
     named = hub_name(word) if isinstance(model, str) else ""
     if any(each.fullmatch(named) for each in (HUB_ID, HUB_FILE, HUB_PRECISION)):
         return ModelRef(named, None)
-    if _looks_like_path(word):
+    if looks_like_path(word):
         raise InputError(
             f"there is no model '{word}': no such file or folder is there, and names on the Hub "
             "are owner/name, owner/name:FILE.gguf or owner/name:Q4_K_M"

@@ -102,7 +102,7 @@ def test_an_options_walk_has_what_is_handed_its_value(walks, argument, expected)
 HELD = {
     "generate": (34, 0),
     "chat": (59, 26),
-    "path": (47, 7),
+    "path": (48, 7),
     "temperature": (10, 3),
     "draft": (7, 0),
 }
