@@ -19,7 +19,7 @@ from edgespec.models.embedded import BUNDLE
 from edgespec.store.catalogue import Catalogue
 from edgespec.store.choosing import ModelChoice, ModelChooser, as_told, gigabytes
 from edgespec.store.fitting import advice, vocabulary_hash
-from edgespec.store.model_ref import ModelRef, find_model, looks_like_path, stored_names
+from edgespec.store.model_ref import ModelRef, find_model
 from edgespec.store.store import (
     RECORD,
     BundleStore,
@@ -28,7 +28,6 @@ from edgespec.store.store import (
     read_record,
     write_record,
 )
-from edgespec.system.files import exists
 
 if TYPE_CHECKING:
     from edgespec.export import Progress
@@ -74,8 +73,13 @@ def bundle_of(
         return BUNDLE
     target = ModelRef(str(BUNDLE), BUNDLE) if model is None else find_model(model)
     drafting = None if draft is None else _draft(draft)
-    if model is not None:
-        _tell_namesake(str(model), target, say)
+    for each in [target] if drafting is None else [target, drafting]:
+        if each.shadows:
+            word = each.short_name
+            say(
+                f"{word} is {each.path} here, and not the model that `edgespec list` shows: "
+                f"`edgespec models name {word} NEW` gives that one another name"
+            )
     if target.is_bundle and drafting is None:
         assert target.path is not None
         return target.path
@@ -90,20 +94,6 @@ def bundle_of(
             _check_here(pair)
         made = made or _new_bundle(store, wanted, progress, say)
     return made.path
-
-
-def _tell_namesake(word: str, target: ModelRef, say: Callable[[str], None]) -> None:
-    """Says what is used if a file or folder here and another model in the store have one name."""
-    if looks_like_path(word) or not exists(word) or word not in stored_names():
-        return
-    store = BundleStore()
-    named = store.named(word).path
-    own = store.seen(_hashed([target.identity]))
-    if named not in (target.path, None if own is None else own.path):
-        say(
-            f"{word} is {target.path} here, and not the model that `edgespec list` shows: "
-            f"`edgespec models name {word} NEW` gives that one another name"
-        )
 
 
 def _check_here(models: Sequence[ModelRef]) -> None:

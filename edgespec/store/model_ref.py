@@ -43,11 +43,13 @@ class ModelRef:
         name: its path, or its name on the Hub or in the catalogue.
         path: its path; None: it is on the Hub.
         entries: what a name of the catalogue may mean, of which a file is not chosen yet.
+        shadows: whether it is a file or folder here whose name another model in the store has.
     """
 
     name: str
     path: Path | None
     entries: tuple[CatalogueEntry, ...] = ()
+    shadows: bool = False
 
     @property
     def is_bundle(self) -> bool:
@@ -123,11 +125,10 @@ def looks_like_model(word: str) -> bool:
         return True
     if re.search(r"\s", word):
         return False
-    return looks_like_path(word) or word in stored_names() or bool(Catalogue.read().named(word))
+    return _looks_like_path(word) or word in _names() or bool(Catalogue.read().named(word))
 
 
-def looks_like_path(word: str) -> bool:
-    """Whether a word can be no model's name."""
+def _looks_like_path(word: str) -> bool:
     return "/" in word or "\\" in word or word.lower().endswith(SUFFIX)
 
 
@@ -140,14 +141,14 @@ def find_model(model: str | Path) -> ModelRef:
     word = str(model)
     if word and exists(word):
         path = Path(word).absolute()
-        return ModelRef(str(path), path)
-    if isinstance(model, str) and word in stored_names():
+        return ModelRef(str(path), path, shadows=_shadows(word, path))
+    if isinstance(model, str) and word in _names():
         made = BundleStore().named(model)
         return ModelRef(str(made.path), made.path)
     named = hub_name(word) if isinstance(model, str) else ""
     if any(each.fullmatch(named) for each in (HUB_ID, HUB_FILE, HUB_PRECISION)):
         return ModelRef(named, None)
-    if looks_like_path(word):
+    if _looks_like_path(word):
         raise InputError(
             f"there is no model '{word}': no such file or folder is there, and names on the Hub "
             "are owner/name, owner/name:FILE.gguf or owner/name:Q4_K_M"
@@ -155,7 +156,7 @@ def find_model(model: str | Path) -> ModelRef:
     catalogue = Catalogue.read()
     if isinstance(model, str) and (entries := catalogue.named(word)):
         return ModelRef(word.lower(), None, tuple(entries))
-    near = did_you_mean(word, [*stored_names(), *catalogue.names], _NEAR)
+    near = did_you_mean(word, [*_names(), *catalogue.names], _NEAR)
     raise InputError(
         f"there is no model '{word}': it is no file or folder, and neither `edgespec models` nor "
         f"the catalogue has such a name{near}: give a path, owner/name on the Hub, or a name that "
@@ -163,8 +164,16 @@ def find_model(model: str | Path) -> ModelRef:
     )
 
 
-def stored_names() -> frozenset[str]:
-    """Returns the names in the store; without a cache folder, there are none."""
+def _shadows(word: str, path: Path) -> bool:
+    """Whether another model in the store has the name that a file or folder here has."""
+    if _looks_like_path(word) or word not in _names():
+        return False
+    made = BundleStore().named(word)
+    return path != made.path and str(path) != made.record.target
+
+
+def _names() -> frozenset[str]:
+    """The names in the store; without a cache folder, there are none."""
     return frozenset() if cache_folder("models") is None else frozenset(BundleStore().made())
 
 

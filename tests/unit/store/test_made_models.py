@@ -143,6 +143,7 @@ def test_a_folder_with_the_name_of_another_model_is_used_and_that_is_said(
     BundleStore().remove("target")
     BundleStore().rename("target-2", "target")
     monkeypatch.chdir(models)
+    os.utime("target/config.json", (1, 1))
     assert bundle_of("target", say=said.append).name == "target"
     monkeypatch.chdir(stored.parent)
     assert bundle_of("target", say=said.append).name == "target"
