@@ -96,6 +96,13 @@ class ContextLengthError(InputError):
     """A prompt that does not fit the context."""
 
 
+class ReentryError(RuntimeError):
+    """A call by a signal's handler that would wait for the pass that the handler has broken off.
+
+    It is no error of the pass, from which it may come out.
+    """
+
+
 class _FileError(EdgespecError):
     """An error that quotes what strangers have written: a line that does nothing to a terminal."""
 

@@ -91,8 +91,13 @@ class Session(Unpicklable):
         """Gives up what is kept; nothing is kept of texts that go on."""
         kept = self._kept
         self._kept = None
-        if kept is not None:
+        if kept is None:
+            return
+        try:
             self._loaded.drop(kept)
+        except BaseException:  # such as Ctrl-C: it can be closed again
+            self._kept = kept
+            raise
 
     def __enter__(self) -> Session:
         return self

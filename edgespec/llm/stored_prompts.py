@@ -104,6 +104,9 @@ class StoredPrompts:
         except (DamagedError, IndexError, ValueError):  # it is computed, and then written
             sequence.pool.free(slots)
             return False
+        except BaseException:
+            sequence.pool.free(slots)
+            raise
         sequence.append(slots)
         return True
 

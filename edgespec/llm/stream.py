@@ -252,9 +252,9 @@ class Stream(Unpicklable):
     def _end(self) -> None:
         """Leaves the memory of the text to others; no round is made any more."""
         if not self._over:
-            self._over = True
             if self._generation is not None:
                 self._engine.remove(self._generation)
+            self._over = True
 
     def _add(self, made: Round, generation: Generation) -> None:
         """Adds a round up to the end of the text, and what it adds to the answer."""

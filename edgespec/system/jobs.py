@@ -103,7 +103,7 @@ class PatientLock:
 
     def after_fork(self) -> None:
         """See `ForkListener`."""
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
 
     @contextmanager
     def held(self) -> Iterator[None]:
@@ -113,12 +113,13 @@ class PatientLock:
             InputError: as `require_waiter`.
         """
         lock = self._lock
-        while not lock.acquire(timeout=_LOOKS):
-            require_waiter()
         try:
+            while not lock.acquire(timeout=_LOOKS):
+                require_waiter()
             yield
         finally:
-            lock.release()
+            with suppress(RuntimeError):  # it was not acquired; an interrupt may hide that it was
+                lock.release()
 
 
 class Worker:

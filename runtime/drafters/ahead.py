@@ -41,6 +41,11 @@ class AheadGrower(LevelGrower):
         self._context_length = reader.context_length
         self._failure: BaseException | None = None
 
+    def forget(self) -> None:
+        """See `Grower`."""
+        super().forget()
+        self._failure = None
+
     def make_room(self, draft: DraftSequence, depth: int) -> bool:
         """See `Grower`."""
         length = draft.sequence.length
@@ -115,15 +120,15 @@ class AheadGrower(LevelGrower):
             if tree.root is not None:
                 self._number(tree.root, tree, part.generation.remaining)
         thread = threading.Thread(target=run, name="edgespec-draft")
-        thread.start()
         try:
+            thread.start()
             yield
         finally:
             ended.set()
             try:
-                thread.join()
+                _end(thread)
             finally:
-                thread.join()  # an interrupt waits for the call that is being made
+                _end(thread)  # an interrupt waits for the call that is being made
 
     def _likeliest(self, parts: Sequence[PassPart]) -> list[tuple[GrowingNode, PassPart]]:
         """Returns the nodes to run next, of which most are reached by second; perhaps none."""
@@ -152,6 +157,12 @@ class AheadGrower(LevelGrower):
             if node.depth <= depth and node.parent is not None:
                 above = node.parent.number
                 node.number = tree.proposal.add(above, node.token, node.value, self.name)
+
+
+def _end(thread: threading.Thread) -> None:
+    """Waits for the end of a thread, if it was started."""
+    if thread.ident is not None:
+        thread.join()
 
 
 def _below(root: GrowingNode) -> Iterator[GrowingNode]:

@@ -185,8 +185,10 @@ class BlockGrower(Grower):
             draft = self._blocks[part.generation].draft
             tokens = self.reader.catch_up(draft)
             batch.append(self._query.rows(self.reader, draft, tokens, count))
-        for part, rows, logits in zip(parts, batch, self.reader.model.forward(batch), strict=True):
+        found = self.reader.model.forward(batch)
+        for rows in batch:  # all at first, so that no error behind it loses slots
             rows.accept(range(rows.certain))
+        for part, rows, logits in zip(parts, batch, found, strict=True):
             guess = self._query.guess(self.reader, part.generation, rows, logits)
             own = self._combine(part, guess, plan.least_value)
             own.graft(part.proposal)

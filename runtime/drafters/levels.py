@@ -251,20 +251,22 @@ class LevelGrower(Grower):
         """Yields what is found behind nodes, of which a part of the batch has the rows."""
         model = self.reader.model
         generations = [part.generation for part, _ in groups]
-        if self.reader.ranks(generations, sum(len(rows.tokens) for rows in batch)):
-            for group, rows, ranked in zip(
-                groups, batch, ranked_rows(model, batch, further), strict=True
-            ):
-                yield group, rows, _Found(self.reader.ranked(ranked), ranked.slots)
-            return
-        logits = model.forward(batch)
+        slots = list[int]()  # of rows that were queued behind
         found = []
         try:
-            for (part, nodes), each in zip(groups, logits, strict=True):
-                branches = (node.branch for node in nodes)
-                found.append(_Found(self.reader.candidates(part.generation, each, branches)))
-        except BaseException:  # such as Ctrl-C
+            if self.reader.ranks(generations, sum(len(rows.tokens) for rows in batch)):
+                ranked = ranked_rows(model, batch, further)
+                slots = [slot for each in ranked for slot in each.slots]
+                found = [_Found(self.reader.ranked(each), each.slots) for each in ranked]
+            else:
+                logits = model.forward(batch)
+                for (part, nodes), each in zip(groups, logits, strict=True):
+                    branches = (node.branch for node in nodes)
+                    candidates = self.reader.candidates(part.generation, each, branches)
+                    found.append(_Found(candidates))
+        except BaseException:
             model.drop(batch)
+            model.pool.free(slots)
             raise
         yield from zip(groups, batch, found, strict=True)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from edgespec.errors import ReentryError
+
 _LIBRARIES = ("edgespec", "onnxruntime", "openvino")  # whose frames raise what a library says
 
 
@@ -13,6 +15,8 @@ def raise_if_callers(error: Exception) -> None:
     Args:
         error: what a call of a library has raised.
     """
+    if isinstance(error, ReentryError):
+        raise error
     raised = error.__traceback__
     while raised is not None and raised.tb_next is not None:
         raised = raised.tb_next

@@ -21,6 +21,7 @@ from edgespec.runtime.engines.ort_session import (
 )
 from edgespec.runtime.kernels import kernel_name, use_threads
 from edgespec.system.machine import busy_seconds, extensions, usable_processors
+from edgespec.system.processes import listen_for_forks
 
 _SECONDS = 0.25  # between two looks, so that clock ticks of 10 ms are a few per cent of a processor
 _STALE = 2.0  # what happened in a longer time says little about now
@@ -62,7 +63,12 @@ class ThreadLimit:
         self._before = 0.0, 0.0
         self._threads = self._processors
         self._again = 0.0
-        self._lock = threading.Lock()  # other models' threads look, too
+        self.after_fork()
+        listen_for_forks(self)
+
+    def after_fork(self) -> None:
+        """See `ForkListener`."""
+        self._lock = threading.RLock()  # other models' threads look, too
 
     def adapt(self) -> None:
         """Looks how busy other programs are, unless it did so just now."""

@@ -257,7 +257,8 @@ class Model:
         queued_cost: likewise, of a pass that is queued behind another, for whose answer nobody
             waits; None: nothing is known of these.
         seconds: time inside the graph so far.
-        computes: whether it is in the graph, or was when an error came.
+        computes: whether it is in a graph that keeps no account of memory, or was when an error
+            came.
         halves: whether it computes in half precision.
         gives_features: whether its passes give what a draft head reads.
         picture_width: size of the rows of pictures that it reads; 0 if it reads none.
@@ -364,7 +365,7 @@ class Model:
         feeds = self.prepare(batch)
         feeds.update(self.pool.arrays)
         called = time.perf_counter()
-        self.computes = True
+        self.computes = self.device == NATIVE  # a device's graph keeps account of places, too
         outputs = self.graph(feeds)
         self.computes = False
         end = time.perf_counter()
@@ -490,8 +491,11 @@ def _timed(model: Model, count: int) -> tuple[float, float]:
     begin = time.perf_counter()
     worked = time.process_time()
     if model.ranking is not None and count <= model.ranking.longest:
-        feeds = model.prepare([rows])
-        model.ranking.best([{**feeds, **model.pool.arrays}])
+        try:
+            model.ranking.best([{**model.prepare([rows]), **model.pool.arrays}])
+        except BaseException:
+            model.drop([rows])
+            raise
         model.seconds += time.perf_counter() - begin
     else:
         model.forward([rows])

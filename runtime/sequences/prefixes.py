@@ -7,6 +7,7 @@ checkpoints.
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from heapq import heapify, heappop, heappush
@@ -106,10 +107,10 @@ class PrefixTree:
             sequence: the other, which was added.
         """
         self.drop(kept)
+        self._kept[kept] = None  # first, since `reset` must know of all that has slots
         kept.tokens = sequence.keys[: sequence.length]
         kept.salt = sequence.salt
         self.extend(kept, sequence.length)
-        self._kept[kept] = None
 
     def drop(self, kept: TokenSequence) -> None:
         """Frees what `keep` has kept."""
@@ -202,7 +203,8 @@ class Checkpoints:
 
     def __init__(self, pool: KVPool) -> None:
         self._pool = pool
-        self._forks: dict[TokenSequence, bool] = {}  # whether `keep` has it; the last used one last
+        # Whether `keep` has them; the last used one last.
+        self._forks = OrderedDict[TokenSequence, bool]()
         pool.evict = self.evict
 
     def extend(self, sequence: TokenSequence, most: int) -> int:
@@ -231,6 +233,7 @@ class Checkpoints:
     def keep(self, kept: TokenSequence, sequence: TokenSequence) -> None:
         """See `PrefixTree`."""
         self.drop(kept)
+        self._forks[kept] = True  # first, as there
         kept.tokens = sequence.keys[: sequence.length]
         kept.salt = sequence.salt
         kept.become(sequence, sequence.length)
@@ -264,11 +267,13 @@ class Checkpoints:
         self._forks.clear()
 
     def _use(self, fork: TokenSequence) -> None:
-        self._forks[fork] = self._forks.pop(fork)
+        self._forks.move_to_end(fork)
 
     def _hold(self, fork: TokenSequence, kept: bool) -> None:
         if fork.length:
             self._forks[fork] = kept
+        else:
+            self._forks.pop(fork, None)
         if len(self._forks) > CHECKPOINTS:
             self.drop(self._by_use()[0])
 

@@ -64,9 +64,7 @@ def ranked_rows(model: Model, batch: Sequence[Rows], further: int = 0) -> list[R
         calls.append(model.prepare(passes[-1]))
         for feeds in calls:  # the pool may have grown until now
             feeds.update(model.pool.arrays)
-        model.computes = True
         found = model.ranking.best(calls)
-        model.computes = False
     except BaseException:
         for each in passes:
             model.drop(each)

@@ -12,7 +12,7 @@ import time
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 
-from edgespec.errors import DeviceError, EdgespecError, InputError
+from edgespec.errors import DeviceError, EdgespecError, InputError, ReentryError
 from edgespec.runtime.arrays import Floats
 from edgespec.runtime.drafters.base import Drafter, SequenceStore
 from edgespec.runtime.sequences.model import AFTER, Model, Rows
@@ -72,7 +72,7 @@ class Engine:
         self._owner: int | None = None  # the thread that makes a pass, or has the engine for itself
         self._whole = True  # whether the accounts of memory are; see `_recover`
         self._closed = False
-        self._lost = False  # whether this process was forked in the middle of a pass
+        self._lost = ""  # why no text can be made any more
         listen_for_forks(self)
 
     @property
@@ -95,9 +95,13 @@ class Engine:
         generation.sequence.adapters = request.adapters
         if request.look is not None:
             generation.sequence.pictures = request.look()
-        with self._lock:
-            self.require_open()
-            self._schedule.add(generation)
+        try:
+            with self._lock:
+                self.require_open()
+                self._schedule.add(generation)
+        except BaseException:
+            generation.cancelled = True  # if an interrupt came behind it
+            raise
         return generation
 
     def remove(self, generation: Generation) -> None:
@@ -117,7 +121,7 @@ class Engine:
                 try:
                     self._release()
                 finally:  # see `next_round`
-                    self._release()
+                    self._release(last=True)
 
     def measure(self) -> None:
         """Finds out what passes cost, if that is not known; sequences may go on meanwhile.
@@ -137,6 +141,7 @@ class Engine:
 
     def close(self) -> None:
         """Ends all generations behind the pass that is being made, and begins no more."""
+        self._require_others_turn()
         with self._lock:
             self._closed = True
             for generation in self.running:
@@ -188,7 +193,7 @@ class Engine:
                     try:
                         self._release()
                     finally:  # which a signal's handler may have interrupted
-                        self._release()
+                        self._release(last=True)
 
     def step(self) -> dict[Generation, Round]:
         """Makes a pass: draft, verify, commit, observe.
@@ -214,7 +219,7 @@ class Engine:
         """Checks that the engine was not closed.
 
         Raises:
-            InputError: if it was closed, or this process was forked in the middle of a pass.
+            InputError: if it was closed, or lost, as by a fork in the middle of a pass.
         """
         self._require_whole()
         if self._closed:
@@ -222,14 +227,15 @@ class Engine:
 
     def _require_whole(self) -> None:
         if self._lost:
-            raise InputError(
-                "this process was forked while another thread made a text: load the model again "
-                "here, or start processes by the method spawn of multiprocessing"
-            )
+            raise InputError(self._lost)
 
     def after_fork(self) -> None:
         """See `ForkListener`. A pass that another thread was making has no end in this process."""
-        self._lost = self._lost or self._owner is not None or not self._lock.acquire(blocking=False)
+        if self._owner is not None or not self._lock.acquire(blocking=False):
+            self._lost = (
+                "this process was forked while another thread made a text: load the model again "
+                "here, or start processes by the method spawn of multiprocessing"
+            )
         self._lock = threading.RLock()
         self._changed = threading.Condition(self._lock)
         self._owner = None
@@ -249,11 +255,11 @@ class Engine:
                 try:
                     self._release()
                 finally:  # see `next_round`
-                    self._release()
+                    self._release(last=True)
 
     def _require_others_turn(self) -> None:
         if self._owner == threading.get_ident():
-            raise InputError(
+            raise ReentryError(
                 "this thread makes a text already, which a signal's handler, say, broke off for "
                 "this: let the handler call `Stream.cancel`, or do it behind the text"
             )
@@ -262,6 +268,7 @@ class Engine:
         """Waits for this thread's turn; False if the generation's reader need not wait."""
         with self._lock:
             while generation is None or not generation.is_answered:
+                self._require_whole()
                 if self._owner is None:
                     self._owner = threading.get_ident()
                     self._whole = False
@@ -271,17 +278,26 @@ class Engine:
                 self._changed.wait()
             return False
 
-    def _release(self) -> None:
-        """Lets other threads make passes, if this thread does."""
+    def _release(self, last: bool = False) -> None:
+        """Lets other threads make passes, if this thread does.
+
+        Args:
+            last: whether this is not tried again: if it fails, no text can be made any more.
+        """
         with self._lock:
             if self._owner != threading.get_ident():
                 return
-            if not self._lost:
-                if not self._whole:
-                    self._recover()
-                self._whole = False
-                self._remove_ended()
-                self._whole = True
+            try:
+                if not self._lost:
+                    if not self._whole:
+                        self._recover()
+                    self._whole = False
+                    self._remove_ended()
+                    self._whole = True
+            except BaseException:
+                if not last:
+                    raise
+                self._lost = "its memory cannot be used any more: load the model again"
             self._owner = None
             self._changed.notify_all()
 
@@ -305,6 +321,7 @@ class Engine:
         running = list(self._schedule.running)
         for generation in [*running, *self._schedule.waiting]:
             generation.sequence.reset()
+            generation.reused = 0
             kept = generation.request.kept and generation.request.kept()
             if kept is not None:
                 kept.reset()

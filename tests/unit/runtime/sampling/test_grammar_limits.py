@@ -232,8 +232,11 @@ def test_a_fork_does_not_wait_for_a_trial_of_a_thread_that_it_has_not(compiler):
         assert other.is_alive()
     if not (process := os.fork()):
         signal.alarm(60)
-        compiler.compile("json_schema", '{"type":"integer","multipleOf":5003}')
-        os._exit(0)
+        try:
+            compiler.compile("json_schema", '{"type":"integer","multipleOf":5003}')
+            os._exit(0)
+        finally:
+            os._exit(1)
     gone.set()
     assert os.waitpid(process, 0)[1] == 0
     other.join(60)

@@ -7,7 +7,7 @@ import threading
 import pytest
 from engines import engine_of, request, tokens_of, toy_engine
 
-from edgespec.errors import InputError
+from edgespec.errors import ReentryError
 
 SECONDS = 60
 
@@ -92,7 +92,7 @@ def test_a_handler_that_breaks_off_a_pass_cannot_wait_for_its_end(use):
     def handled(batch):
         try:
             getattr(engine, use)(*[made] * (use == "next_round"))
-        except InputError as error:
+        except ReentryError as error:
             refusals.append(str(error))
         return forward(batch)
 
@@ -105,7 +105,20 @@ def test_a_handler_that_breaks_off_a_pass_cannot_wait_for_its_end(use):
     assert said.startswith("this thread makes a text already")
     engine.target.forward = forward
     engine.remove(made)
-    if use != "close":
-        assert goes_on(engine)
+    assert goes_on(engine)
     engine.close()
     assert engine.target.pool.used == 0
+
+
+def test_what_such_a_handler_is_told_may_come_out_of_a_pass():
+    engine = engine_of()
+    graph = engine.target.graph
+
+    def handled(feeds):
+        engine.target.graph = graph
+        engine.forget()
+
+    engine.target.graph = handled
+    with pytest.raises(ReentryError):
+        tokens_of(engine, request((1, 2), 9))
+    assert goes_on(engine)
