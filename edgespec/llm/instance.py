@@ -146,5 +146,4 @@ class ModelInstance:
     def drop(self, kept: TokenSequence) -> None:
         """Gives up what a session keeps."""
         if self.models:  # else all was given up
-            with self.engine.exclusive():
-                self.engine.target.prefixes.drop(kept)
+            self.engine.drop(kept)

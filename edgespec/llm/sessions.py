@@ -27,12 +27,15 @@ class Session(Unpicklable):
 
     Created by `LLM.session` and `LLM.load_session`. What a session keeps is evicted behind what
     other texts have left, and before a text would have to wait for memory: the next text then
-    takes longer to start. It is also a context manager that closes the session.
+    takes longer to start. It is also a context manager that closes the session, which also ends
+    when nobody has it any more.
     """
+
+    _kept: TokenSequence | None = None  # of a session whose `__init__` was interrupted
 
     def __init__(self, loaded: ModelInstance, kept: TokenSequence) -> None:
         self._loaded = loaded
-        self._kept: TokenSequence | None = kept
+        self._kept = kept
 
     @property
     def tokens(self) -> Sequence[int]:
@@ -98,6 +101,9 @@ class Session(Unpicklable):
         except BaseException:  # such as Ctrl-C: it can be closed again
             self._kept = kept
             raise
+
+    def __del__(self) -> None:
+        self.close()
 
     def __enter__(self) -> Session:
         return self

@@ -16,6 +16,7 @@ from edgespec.errors import DeviceError, EdgespecError, InputError, ReentryError
 from edgespec.runtime.arrays import Floats
 from edgespec.runtime.drafters.base import Drafter, SequenceStore
 from edgespec.runtime.sequences.model import AFTER, Model, Rows
+from edgespec.runtime.sequences.pool import TokenSequence
 from edgespec.runtime.speculation.generation import (
     PROMPT,
     Generation,
@@ -63,6 +64,7 @@ class Engine:
         self.drafters = drafters
         self._store = store
         self._timings = list(timings)
+        self._dropped: list[TokenSequence] = []
         self._schedule = Schedule(target, store)
         # It may be taken again by the thread that has it: garbage collection may end a generation
         # at any time. It is never held during a pass. Unlike a condition's own methods, which
@@ -110,18 +112,12 @@ class Engine:
         Its slots are left to later sequences that begin alike.
         """
         generation.cancelled = True
-        taken = False
-        try:
-            with self._lock:
-                if self._owner is None and not self._lost:
-                    taken = True
-                    self._owner = threading.get_ident()
-        finally:
-            if taken:
-                try:
-                    self._release()
-                finally:  # see `next_round`
-                    self._release(last=True)
+        self._release_soon()
+
+    def drop(self, kept: TokenSequence) -> None:
+        """Frees what a session keeps, at once or behind the pass that is being made."""
+        self._dropped.append(kept)
+        self._release_soon()
 
     def measure(self) -> None:
         """Finds out what passes cost, if that is not known; sequences may go on meanwhile.
@@ -278,6 +274,21 @@ class Engine:
                 self._changed.wait()
             return False
 
+    def _release_soon(self) -> None:
+        """Frees what has ended, unless a thread will do so behind its pass."""
+        taken = False
+        try:
+            with self._lock:
+                if self._owner is None and not self._lost:
+                    taken = True
+                    self._owner = threading.get_ident()
+        finally:
+            if taken:
+                try:
+                    self._release()
+                finally:  # see `next_round`
+                    self._release(last=True)
+
     def _release(self, last: bool = False) -> None:
         """Lets other threads make passes, if this thread does.
 
@@ -355,6 +366,8 @@ class Engine:
             drafter.forget()
 
     def _remove_ended(self) -> None:
+        while self._dropped:
+            self.target.prefixes.drop(self._dropped.pop())
         while ended := [each for each in self.running if each.has_ended]:
             for generation in ended:
                 self._end(generation)

@@ -67,6 +67,18 @@ def test_a_closed_session_keeps_nothing_of_texts_that_go_on(natives, name):
     assert inside(llm).engine.target.pool.used == 0
 
 
+def test_a_session_that_nobody_has_any_more_keeps_nothing(natives):
+    llm = natives("llama", "none")
+    session = llm.session()
+    session.generate(LONG_PROMPT, **OPTIONS)
+    target = inside(llm).engine.target
+    llm.forget()
+    assert target.pool.used > 100
+    del session
+    llm.forget()
+    assert target.pool.used == 0
+
+
 def test_what_is_known_of_a_prompt_is_not_computed_again(natives):
     llm = natives("llama", "none")
     llm.forget()
