@@ -9,10 +9,12 @@ from contextlib import suppress
 
 from edgespec.errors import MemoryLimitError
 from edgespec.runtime.drafters.acceptance import Acceptances
+from edgespec.runtime.drafters.balances import Alternative, Balances
 from edgespec.runtime.drafters.reader import (
     CHUNK,
     FIRST_ACCEPTANCE,
     FIRST_WAIT,
+    LONGEST_WAIT,
     DraftReader,
     DraftSequence,
 )
@@ -26,7 +28,6 @@ USUAL_READING = 4
 FIRST_LENGTH = 128
 """Tokens of a text, where none has ended yet."""
 
-_LONGEST_WAIT = 256  # rounds until a draft that did not pay is tried again
 _TEXT_WEIGHT = 0.2  # of a text in what the next one hopes for
 
 
@@ -171,6 +172,8 @@ class ModelDrafter:
         self.in_auto = True
         self._reader = grower.reader
         self._drafts = dict[Generation, DraftSequence]()
+        self._balances = Balances()
+        self._without = dict[Generation, Alternative]()  # of this round
 
     def begin(self, generation: Generation) -> bool:
         """See `Drafter`. The prompt is read at the first draft that promises to pay for it."""
@@ -189,17 +192,26 @@ class ModelDrafter:
         self.model.graph = self._reader.graph_for([part.generation for part in known])
         parts = self._promising(known, plan)
         if parts:
+            cheaper, forecast = plan.chosen()
             with suppress(MemoryLimitError):  # what there is no room to draft is not drafted
                 self.grower.grow(parts, plan)
+            price = plan.price(forecast) / len(parts)
+            for part, tree in zip(plan.drafting, cheaper, strict=True):
+                if part in parts:
+                    self._without[part.generation] = Alternative(tree, price)
 
     def observe(self, generation: Generation, reading: Reading) -> None:
         """See `Drafter`: what the model has run of the chosen nodes may become its sequence."""
+        without = self._without.pop(generation, None)
+        if without is not None:
+            self._balances.of(generation).learn(without.gain(reading.tokens))
         if self._drafts[generation].drafted:
             self.grower.observe(generation, reading)
 
     def end(self, generation: Generation) -> None:
         """See `Drafter`."""
         draft = self._drafts.pop(generation)
+        self._without.pop(generation, None)
         self.grower.hopes.learn(generation, draft.hope if draft.learned else None)
         self.grower.end(generation)
         self._reader.end(draft)
@@ -208,13 +220,16 @@ class ModelDrafter:
         """See `Drafter`."""
         self.model.prefixes.clear()
         self.grower.forget()
+        self._balances = Balances()
 
     def _promising(self, known: Sequence[PassPart], plan: PassPlan) -> list[PassPart]:
         """Returns the parts for which drafting promises to pay, is tried again or has begun."""
+        balances = {self._balances.of(part.generation) for part in known}
+        paying = {balance for balance in balances if balance.begin_round()}
         ready = [
             (draft, part)
             for draft, part in [(self._drafts[part.generation], part) for part in known]
-            if self._may_read(draft, part, plan)
+            if self._balances.of(part.generation) in paying and self._may_read(draft, part, plan)
         ]
         ready.sort(key=lambda each: -each[0].hope)
         count = self.grower.paying(ready, plan)
@@ -226,7 +241,7 @@ class ModelDrafter:
             elif draft.idle < draft.wait:
                 continue
             else:
-                draft.wait = min(2 * draft.wait, _LONGEST_WAIT)
+                draft.wait = min(2 * draft.wait, LONGEST_WAIT)
             draft.idle = 0
             promising.append(part)
         for part in known:  # what was begun costs nothing

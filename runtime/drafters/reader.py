@@ -26,6 +26,9 @@ FIRST_ACCEPTANCE = 0.85
 FIRST_WAIT = 8
 """Rounds until a draft that did not pay is tried again."""
 
+LONGEST_WAIT = 256
+"""The same, where it has not paid many times."""
+
 _HOPE_WEIGHT = 0.1  # of a new estimate of an acceptance in the average
 
 

@@ -12,6 +12,7 @@ from typing import Protocol
 from edgespec.runtime.sequences.model import PassCost
 from edgespec.runtime.speculation.generation import Forecast
 from edgespec.runtime.speculation.schedule import PassPart
+from edgespec.runtime.speculation.tree import Proposal
 
 _LONGEST_CHAIN = 8  # drafted tokens by which the usual saving is judged
 
@@ -215,16 +216,33 @@ class PassPlan:
             least = min(least, seconds / (count * tokens))
         return plain - least
 
+    def price(self, without: Forecast) -> float:
+        """Returns the tokens that the seconds which drafts add to a pass would bring.
+
+        Args:
+            without: the pass's expected result before these drafts.
+        """
+        rate = max(self._rate(without), self._plain)
+        return rate * (self.best()[1].seconds - without.seconds)
+
     def choose(self) -> Forecast:
         """Cuts all proposals down to the best nodes, and returns the pass's expected result."""
+        trees, forecast = self.chosen()
+        for part, tree in zip(self.drafting, trees, strict=True):
+            part.proposal = tree
+        return forecast
+
+    def chosen(self) -> tuple[list[Proposal], Forecast]:
+        """Returns the best nodes of each sequence that may draft, and the expected result."""
         nodes, forecast = self.best()
         counts = [0] * len(self.drafting)
         for _, number in self._ranked()[:nodes]:
             counts[number] += 1
+        trees = []
         for part, count in zip(self.drafting, counts, strict=True):
-            chosen = part.proposal.best(count)
-            part.proposal = chosen.branch() if part.generation.request.limits.width == 1 else chosen
-        return forecast
+            tree = part.proposal.best(count)
+            trees.append(tree.branch() if part.generation.request.limits.width == 1 else tree)
+        return trees, forecast
 
     def _ranked(self) -> list[tuple[float, int]]:
         """Returns value and sequence of all nodes, the best first."""

