@@ -134,7 +134,7 @@ class LevelGrower(Grower):
         while chosen := self._worthwhile(parts, plan):
             begin = time.perf_counter()
             self.expand(chosen)
-            plan.spent += time.perf_counter() - begin
+            self.spend(plan, begin, len(chosen))
             self._join(parts, cheaper)
 
     def observe(self, generation: Generation, reading: Reading) -> None:
