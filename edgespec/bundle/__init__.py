@@ -110,7 +110,8 @@ class Bundle:
     def quantization(self) -> str:
         """How the target's weights are rounded: int4 and so on, or as its own file calls it.
 
-        That is such as Q4_K_M, of a file whose matrices stayed as they were.
+        That is such as Q4_K_M, of a file whose matrices stayed as they were, but for those that
+        have 8 bits where the file's form has no operator.
         """
         precision = self.target.precision.weights
         own = self.manifest.provenance.get(source_format(TARGET), "").partition(" (")[0]

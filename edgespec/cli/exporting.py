@@ -16,7 +16,7 @@ from edgespec import bundle as bundles
 from edgespec.bundle import MANIFEST, Bundle
 from edgespec.bundle.sublayers import parse
 from edgespec.cli.arguments import given
-from edgespec.cli.export_words import AUTO, BUILT_IN, NONE
+from edgespec.cli.export_values import AUTO, BUILT_IN, NONE
 from edgespec.cli.terminal import tell
 from edgespec.errors import InputError
 from edgespec.export import (

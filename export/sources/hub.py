@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import inspect
 import io
 import re
@@ -40,6 +41,7 @@ _STEPS = [
     "*_LogitScore/config.json",
 ]
 _PATIENCE = 10.0  # seconds until a repository has told its files
+_UNREACHABLE = {errno.ENETDOWN, errno.ENETUNREACH, errno.EHOSTUNREACH}
 _CACHED = re.compile(r"models--(.+?)--(.+)")
 
 
@@ -137,10 +139,16 @@ def _listing(repository: str) -> dict[str, int | None] | None:
         raise
     except Exception as error:  # its type depends on the HTTP library, that of its cause does not
         cause: BaseException | None = error
-        while cause is not None and not isinstance(cause, gaierror | ConnectionRefusedError):
+        while cause is not None and not _is_without_network(cause):
             cause = cause.__cause__ or cause.__context__
         return {} if cause is None else None
     return {each.rfilename: each.size for each in told.siblings or ()}
+
+
+def _is_without_network(error: BaseException) -> bool:
+    """Whether an error says that an address is not known, has no way to it, or nobody there."""
+    unreachable = isinstance(error, OSError) and error.errno in _UNREACHABLE
+    return unreachable or isinstance(error, gaierror | ConnectionRefusedError)
 
 
 def _names_in(folder: Path) -> list[str]:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from edgespec.bundle.options import ExportOptions
 from edgespec.cli.arguments import add_options
-from edgespec.cli.export_words import BUILT_IN, NONE
+from edgespec.cli.export_values import BUILT_IN, NONE
 from edgespec.cli.parsing import Rare
 
 OPTIMUM = "optimum"

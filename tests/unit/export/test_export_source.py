@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import shutil
+from socket import gaierror
 
 import httpx
 import huggingface_hub
@@ -78,6 +80,24 @@ def test_a_hub_that_nobody_reaches_is_not_tried_again_and_again(monkeypatch, tmp
         with pytest.raises(ExportError, match="the Hub cannot be reached: connect to the network"):
             resolve_checkpoint(name)
     assert waited == []
+
+
+@pytest.mark.parametrize(
+    "why",
+    [gaierror(-3, "try again"), OSError(errno.ENETUNREACH, "no way"), ConnectionRefusedError()],
+)
+def test_neither_is_one_of_no_address_or_without_a_way_to_it(monkeypatch, why):
+    asked = []
+
+    def fails(*_, **how):
+        asked.append(how.get("local_files_only"))
+        raise RuntimeError("the client's") from why
+
+    monkeypatch.setattr("huggingface_hub.model_info", fails)
+    monkeypatch.setattr("huggingface_hub.hf_hub_download", fails)
+    with pytest.raises((ExportError, RuntimeError)):
+        resolve_checkpoint("owner/name:model.gguf")
+    assert asked == [None, True]
 
 
 @pytest.mark.parametrize("folder", ["mine/snapshots/small", "models--one--two/mine/small"])

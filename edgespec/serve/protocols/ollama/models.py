@@ -126,7 +126,7 @@ def _expiry(left: float) -> str:
 
 def _details(model: ServedModel) -> Json:
     target = model.bundle.target
-    source = model.bundle.manifest.provenance[TARGET]
+    source = model.bundle.manifest.provenance.get(TARGET, "")
     return {
         "parent_model": "",
         "format": "gguf" if source.lower().endswith(SUFFIX) else "onnx",
