@@ -398,9 +398,13 @@ class Engine:
         parts: list[PassPart] = []
         try:
             for generation in self._schedule.admit():
-                for drafter in self.drafters:
-                    if drafter.begin(generation):
-                        generation.drafters.append(drafter)
+                try:
+                    for drafter in self.drafters:
+                        if drafter.begin(generation):
+                            generation.drafters.append(drafter)
+                except _OURS as error:
+                    generation.fail(error)
+            self._remove_ended()
             parts = self._schedule.parts()
             if self._timings and not all(part.is_prompt for part in parts):
                 self._time_a_pass()

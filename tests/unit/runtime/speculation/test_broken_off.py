@@ -62,6 +62,15 @@ def test_a_text_that_a_drafter_breaks_off_keeps_nobody_waiting(place, error):
     assert goes_on(engine)
 
 
+def test_a_text_that_cannot_begin_fails_alone():
+    engine = engine_of(Failing("begin", MemoryError()))
+    bad = engine.add(request((1, 2), 9))
+    assert len(tokens_of(engine, request())) == 40
+    with pytest.raises(MemoryError):
+        engine.next_round(bad)
+    assert goes_on(engine)
+
+
 @pytest.mark.parametrize("place", ["add", "clear", "extend"])
 def test_an_interrupt_beside_passes_keeps_nobody_waiting(place, monkeypatch):
     engine = toy_engine()
