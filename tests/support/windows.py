@@ -79,12 +79,16 @@ class User:
         self._doing = getattr(self, self.does)()
 
     def turn(self):
-        """Goes on; returns whether there is more to do. Waiting too long ends the program."""
+        """Goes on; returns whether there is more to do."""
         PASSES.turned.set()
+        self.wait()
+        return next(self._doing, None) is not None
+
+    def wait(self):
+        """Ends the program if this is asked for too long."""
         if time.perf_counter() > self._until:
             print(f"waited in vain, behind {self._shown()[-500:]!r}", file=sys.stderr, flush=True)
             os._exit(1)
-        return next(self._doing, None) is not None
 
     def reads(self):
         while not self._shown():
@@ -173,6 +177,7 @@ def tk():
         def ask(prompt):
             entry.insert("end", prompt)
             while entry.get():  # keys are lost until the window has the focus
+                user.wait()
                 entry.focus_force()
                 window.update()
                 entry.event_generate("<Return>")
