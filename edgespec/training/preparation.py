@@ -74,41 +74,61 @@ class Preparation:
         """Returns the numbers of a shard's texts; a shard that took too long has the first ones."""
         return self._numbers[number]
 
-    def found(self, number: int) -> list[TrainingWindow] | None:
-        """Returns a shard that is there; None if it must be made."""
-        return self._shards.get(number)
+    def found(self, number: int, seconds: float) -> list[TrainingWindow] | None:
+        """Returns a shard that is there; None if it must be made, or completed in the time."""
+        found = self._shards.get(number)
+        if found is None or (number == HELD_OUT and self._wants(number, len(found), seconds)):
+            return None
+        return found
+
+    def forget_cut(self) -> None:
+        """Deletes the shards that time cut short before anything was trained on them."""
+        for number in (HELD_OUT, FIRST):
+            texts, _ = self._shards.texts(number)
+            if len(texts) < len(self._numbers[number]):
+                self._shards.delete(number)
 
     def made(self, number: int, seconds: float) -> list[TrainingWindow] | None:
-        """Makes a shard.
+        """Makes a shard, or completes the held-out one.
 
         Args:
             number: its number.
-            seconds: after these it ends with what was written and read, if its texts are new.
+            seconds: after these it ends with what was written and read, behind what was read once.
 
         Returns:
             The shard; None if the user wants to stop.
         """
         began = time.monotonic()
-        texts = known = self._shards.texts(number)
-        if texts is None:
-            texts = self._new_texts(number, began, seconds)
-        if texts is None:
-            return None
+        texts, read = self._shards.texts(number)
+        # What was read may have been trained on, and stays as it is.
+        if (number == HELD_OUT or not read) and self._wants(number, len(texts), seconds):
+            new = self._new_texts(number, len(texts), began, seconds)
+            if new is None:
+                return None
+            texts += new
+            self._shards.put_texts(number, texts, read)
         made = list[TrainingWindow]()
         for start in range(0, len(texts), self._read_at_once):
             made += self._reader.read(texts[start : start + self._read_at_once])
             if self._stopping():
                 return None
             self._show(f"reading {len(made)}/{len(texts)}")
-            if known is None and time.monotonic() - began > seconds:
-                self._shards.put_texts(number, texts[: len(made)])
+            if len(made) >= read and time.monotonic() - began > seconds:
                 break
+        if len(made) > read:
+            self._shards.put_texts(number, texts[: len(made)], len(made))
         self._shards.put(number, made)
         return made
 
-    def _new_texts(self, number: int, began: float, seconds: float) -> list[list[int]] | None:
-        """Returns the texts of a shard; None if the user wants to stop."""
-        numbers = self._numbers[number]
+    def _wants(self, number: int, count: int, seconds: float) -> bool:
+        """Whether a shard of so many texts is to get more of them in the time."""
+        return count < len(self._numbers[number]) and (seconds > 0 or not count)
+
+    def _new_texts(
+        self, number: int, known: int, began: float, seconds: float
+    ) -> list[list[int]] | None:
+        """Returns a shard's texts behind known ones; None if the user wants to stop."""
+        numbers = self._numbers[number][known:]
         texts = list[list[int]]()
         self._show(f"writing texts 0/{len(numbers)}")
         late = began + _WRITING * seconds
@@ -123,7 +143,6 @@ class Preparation:
             self._show(f"writing texts {len(texts)}/{len(numbers)}")
             if enough():
                 break
-        self._shards.put_texts(number, texts)
         return texts
 
     def _beside(self, seconds: float) -> int:

@@ -59,27 +59,28 @@ class Shards:
             shutil.rmtree(left, ignore_errors=True)
         self._used = [int(each.name) for each in sorted(self._whole(), key=_age)]
 
-    def texts(self, number: int) -> list[list[int]] | None:
-        """Returns the tokens of a shard's texts; None if they were never stored."""
+    def texts(self, number: int) -> tuple[list[list[int]], int]:
+        """Returns the tokens of a shard's texts, none if never stored, and how many were read."""
         file = self._folder / f"{number}.npz"
         if not file.is_file():
-            return None
+            return [], 0
         with np.load(file) as stored:
             parts = np.split(stored[_TOKENS], stored["ends"][:-1])
-        return [part.tolist() for part in parts]
+            return [part.tolist() for part in parts], int(stored["read"])
 
-    def put_texts(self, number: int, texts: Sequence[Sequence[int]]) -> None:
-        """Stores the tokens of a shard's texts."""
+    def put_texts(self, number: int, texts: Sequence[Sequence[int]], read: int) -> None:
+        """Stores the tokens of a shard's texts, and how many of them were read once."""
         file = self._folder / f"{number}.npz"
         partial = self._folder / f"{number}.partial.npz"
         ends = np.cumsum([len(text) for text in texts])
         with _room_for(self._folder):
-            np.savez(partial, ends=ends, tokens=np.concatenate(texts).astype(np.int32))
+            tokens = np.concatenate(texts).astype(np.int32)
+            np.savez(partial, ends=ends, tokens=tokens, read=np.array(read))
             sync_file(partial)
             partial.replace(file)
 
     def put(self, number: int, windows: Sequence[TrainingWindow]) -> None:
-        """Stores a shard, unless it is larger than the limit.
+        """Stores a shard in place of the last one, unless it is larger than the limit.
 
         Raises:
             InputError: if the disk is full.
@@ -90,6 +91,7 @@ class Shards:
         }
         arrays["ends"] = np.cumsum([len(window.tokens) for window in windows])
         size = sum(array.nbytes for array in arrays.values())
+        self._drop(number)
         if size > self._limit:
             return
         self._make_room(size)
@@ -123,15 +125,20 @@ class Shards:
             for start, end in zip([0, *ends[:-1]], ends, strict=True)
         ]
 
-    def clear(self) -> None:
-        """Deletes all features; the tokens stay."""
-        for folder in self._whole():
-            shutil.rmtree(folder, ignore_errors=True)
-        self._used.clear()
+    def delete(self, number: int) -> None:
+        """Deletes a shard, its tokens too."""
+        self._drop(number)
+        (self._folder / f"{number}.npz").unlink(missing_ok=True)
 
     def _make_room(self, size: int) -> None:
         while self._used and self._size() + size > self._limit:
-            shutil.rmtree(self._folder / str(self._used.pop(0)), ignore_errors=True)
+            self._drop(self._used[0])
+
+    def _drop(self, number: int) -> None:
+        """Deletes a shard's features, if they are there."""
+        if number in self._used:
+            self._used.remove(number)
+            shutil.rmtree(self._folder / str(number), ignore_errors=True)
 
     def _size(self) -> int:
         return sum(file.stat().st_size for each in self._whole() for file in each.iterdir())

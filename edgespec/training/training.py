@@ -124,6 +124,7 @@ class Training:
 
         Raises:
             EdgespecError: if it cannot go on; what was trained so far is kept.
+            KeyboardInterrupt: if it was stopped before the first step.
         """
         try:
             if not self._over():  # so that there is time for it
@@ -138,13 +139,19 @@ class Training:
                     break
             if self.progress.evaluated < self.progress.tokens and not self._stopping():
                 self._evaluate()
-            if not self.progress.tokens and not self._stopping():
-                raise InputError(
-                    f"minutes is {self._options.minutes}, which were over before the first step: "
-                    "give more to go on, or a smaller model"
-                )
         finally:
-            self.store()
+            if self.progress.tokens:
+                self.store()
+            else:
+                self._held_out = None  # whose files some systems would not delete meanwhile
+                self._preparation.forget_cut()
+        if not self.progress.tokens:
+            if self._stopping():
+                raise KeyboardInterrupt
+            raise InputError(
+                f"minutes is {self._options.minutes}, which were over before the first step: "
+                "give more to go on, or a smaller model"
+            )
 
     def _over(self) -> bool:
         options = self._options
@@ -232,10 +239,11 @@ class Training:
 
     def _windows(self, number: int) -> list[TrainingWindow] | None:
         """Returns a shard, made if it is not there; None if the user wants to stop."""
-        if (found := self._preparation.found(number)) is not None:
+        seconds = self._allowed(number)
+        if (found := self._preparation.found(number, seconds)) is not None:
             return found
         began = time.monotonic()
-        made = self._preparation.made(number, self._allowed(number))
+        made = self._preparation.made(number, seconds)
         self.progress.prepared += time.monotonic() - began
         self._spent(began)
         return made
@@ -244,7 +252,8 @@ class Training:
         """Returns the seconds that new texts of a shard may take; the first leave others some."""
         if self._options.minutes is None:
             return inf
-        left = _PREPARING * self._options.minutes * 60 - self.progress.prepared
+        limit = self._options.minutes * 60
+        left = min(_PREPARING * limit - self.progress.prepared, limit - self.progress.seconds)
         return left / 2 if number in (HELD_OUT, FIRST) else left
 
     def _head(self) -> TrainedHead:

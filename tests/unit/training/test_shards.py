@@ -27,11 +27,12 @@ def window(length, seed):
 def test_windows_and_texts_come_back(tmp_path):
     shards = Shards(tmp_path / "shards", 1 << 20)
     windows = [window(5, 0), window(9, 1)]
-    assert shards.get(3) is shards.texts(3) is None
+    assert shards.get(3) is None
+    assert shards.texts(3) == ([], 0)
     shards.put(3, windows)
-    shards.put_texts(3, [[1, 2, 3], [4, 5]])
+    shards.put_texts(3, [[1, 2, 3], [4, 5]], 1)
     for again in (shards, Shards(tmp_path / "shards", 1 << 20)):
-        assert again.texts(3) == [[1, 2, 3], [4, 5]]
+        assert again.texts(3) == ([[1, 2, 3], [4, 5]], 1)
         found = again.get(3)
         assert [len(each.tokens) for each in found] == [5, 9]
         for one, other in zip(windows, found, strict=True):
@@ -42,9 +43,22 @@ def test_windows_and_texts_come_back(tmp_path):
 def test_a_shard_beyond_the_limit_is_not_kept(tmp_path):
     shards = Shards(tmp_path / "shards", 100)
     shards.put(1, [window(100, 1)])
-    shards.put_texts(1, [[1, 2]])
+    shards.put_texts(1, [[1, 2]], 0)
     assert shards.get(1) is None
-    assert shards.texts(1) == [[1, 2]]
+    assert shards.texts(1) == ([[1, 2]], 0)
+
+
+def test_a_shard_takes_the_place_of_the_last_one_until_it_is_deleted(tmp_path):
+    shards = Shards(tmp_path / "shards", 1 << 20)
+    shards.put(1, [window(4, 1)])
+    shards.put_texts(1, [[1, 2]], 1)
+    shards.put(1, [window(4, 1), window(6, 2)])
+    assert [len(each.tokens) for each in shards.get(1)] == [4, 6]
+    shards.delete(1)
+    for again in (shards, Shards(tmp_path / "shards", 1 << 20)):
+        assert again.get(1) is None
+        assert again.texts(1) == ([], 0)
+    assert list((tmp_path / "shards").iterdir()) == []
 
 
 def test_the_least_recently_used_gives_room(tmp_path):

@@ -25,6 +25,7 @@ from edgespec.training.card import card as training_card
 from edgespec.training.device import TorchDevice
 from edgespec.training.given_head import GivenHead
 from edgespec.training.options import DFLASH, DSPARK, EAGLE3, GATED, KINDS, MTP, TrainingOptions
+from edgespec.training.preparation import FIRST, HELD_OUT
 from edgespec.training.promise import promised_speedup
 from edgespec.training.shards import Shards
 from edgespec.training.target_graph import TargetGraph
@@ -420,6 +421,15 @@ def slow(target, monkeypatch):
     return passed
 
 
+def counts(head):
+    """Returns how many texts of a head's held-out and first shard are stored, as were read."""
+    shards = Shards(head / WORK / "shards", OPTIONS.disk)
+    found = [len(shards.get(number) or ()) for number in (HELD_OUT, FIRST)]
+    stored = [shards.texts(number) for number in (HELD_OUT, FIRST)]
+    assert [(len(texts), read) for texts, read in stored] == [(each, each) for each in found]
+    return found
+
+
 @pytest.mark.parametrize("generate", [False, True])
 def test_a_slow_target_prepares_no_longer_than_the_minutes(target, text, tmp_path, slow, generate):
     """A step takes no time here, so that tokens end it."""
@@ -428,17 +438,59 @@ def test_a_slow_target_prepares_no_longer_than_the_minutes(target, text, tmp_pat
     assert slow[0] < 0.5 * 10 * 60
     assert done.progress.tokens >= 600
     assert done.progress.acceptance
-    stored = Shards(tmp_path / "head" / WORK / "shards", OPTIONS.disk)
-    assert len(stored.texts(1)) == len(stored.get(1))
-    more = trained(target, text, tmp_path / "head", options, minutes=20, tokens=900)
+    before = counts(tmp_path / "head")
+    if generate:
+        assert before[0] < 3
+    more = trained(target, text, tmp_path / "head", options, minutes=200, tokens=900)
     assert more.progress.tokens >= 900
+    assert counts(tmp_path / "head") == [3, before[1]]  # what nothing was trained on is complete
 
 
 def test_minutes_without_a_step_are_told_with_what_to_do(target, text, tmp_path, slow):
     with pytest.raises(InputError, match=r"minutes is 0.1, which were over before the first step"):
         trained(target, text, tmp_path / "head", minutes=0.1)
-    done = trained(target, text, tmp_path / "head", minutes=10, tokens=300)
-    assert done.progress.tokens >= 300
+    assert counts(tmp_path / "head")[FIRST] == 0
+    assert not (tmp_path / "head" / "config.json").exists()
+    assert not (tmp_path / "head" / WORK / "state.safetensors").exists()
+    trained(target, text, tmp_path / "head", tokens=300)
+    trained(target, text, tmp_path / "whole", tokens=300)
+    assert counts(tmp_path / "head") == counts(tmp_path / "whole")
+
+
+@pytest.mark.parametrize("disk", [0, 64 << 20])
+def test_texts_of_a_stopped_reading_are_read_within_the_minutes(target, text, tmp_path, slow, disk):
+    trained(target, text, tmp_path / "whole", tokens=300)
+    options = replace(OPTIONS, disk=disk, tokens=300)
+    with pytest.raises(KeyboardInterrupt):
+        trained(target, text, tmp_path / "head", options, report=interrupt_at("reading"))
+    began = slow[0]
+    trained(target, text, tmp_path / "head", options, minutes=11)
+    shards = Shards(tmp_path / "head" / WORK / "shards", disk)
+    texts, read = shards.texts(FIRST)
+    assert 0 < len(texts) == read < counts(tmp_path / "whole")[FIRST]
+    assert slow[0] - began < 11 * 60
+    if not disk:  # what was trained on is read as a whole, however little time is left
+        began = slow[0]
+        trained(target, text, tmp_path / "head", options, minutes=1)
+        assert slow[0] - began > 15 * read
+
+
+def interrupt_at(doing):
+    """Returns a report that interrupts a training which does this."""
+
+    def report(status):
+        if status.doing.startswith(doing):
+            raise KeyboardInterrupt
+
+    return report
+
+
+def test_a_training_that_is_stopped_before_a_step_leaves_no_head(target, text, tmp_path):
+    for stops in ({"report": interrupt_at("reading 3/3")}, {"stop_after": -1}):
+        with pytest.raises(KeyboardInterrupt):
+            trained(target, text, tmp_path / "head", **stops)
+        assert {each.name for each in (tmp_path / "head").iterdir()} == {WORK}
+    assert counts(tmp_path / "head")[HELD_OUT] == 3
 
 
 @pytest.mark.parametrize(
