@@ -55,6 +55,7 @@ class Preparation:
         self._stopping = stopping
         self._reader = TargetReader(target)
         self._window = options.window
+        self._generate = options.generate
         self._timed = list(texts.tokens[: max(device.step_tokens // _TIMED, _WARMING)])
         # a number of bytes by now
         self._shards = Shards(folder, int(options.disk))
@@ -147,7 +148,7 @@ class Preparation:
 
     def _beside(self, seconds: float) -> int:
         """Returns how many texts are written side by side, no more than are read in the time."""
-        if seconds == inf:
+        if seconds == inf or not self._generate:
             return self._at_once
         if self._reading is None:
             self._reader.read([self._timed[:_WARMING]])
