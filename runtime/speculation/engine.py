@@ -264,7 +264,8 @@ class Engine:
         """Waits for this thread's turn; False if the generation's reader need not wait."""
         with self._lock:
             while generation is None or not generation.is_answered:
-                self._require_whole()
+                if generation is not None:  # a model that is lost can still be closed
+                    self._require_whole()
                 if self._owner is None:
                     self._owner = threading.get_ident()
                     self._whole = False
