@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from hashlib import sha256
 
@@ -14,23 +13,21 @@ from edgespec.llm.options import GenerationOptions
 from edgespec.llm.request import GenerationRequest
 from edgespec.llm.stream import Stream, TextFacts
 from edgespec.runtime.sampling.sampler import Sampler
-from edgespec.runtime.sequences.pool import TokenSequence
-from edgespec.runtime.speculation.generation import NO_DRAFT, Limits, Request
+from edgespec.runtime.speculation.generation import NO_DRAFT, Kept, Limits, Request
 from edgespec.runtime.text.decoder import TextDecoder
 from edgespec.runtime.text.endings import Ending
 from edgespec.runtime.text.loops import LoopMatcher
 
-Kept = Callable[[], TokenSequence | None]
 
-
-def submit(instance: ModelInstance, request: GenerationRequest, kept: Kept | None = None) -> Stream:
+def submit(
+    instance: ModelInstance, request: GenerationRequest, kept: Kept = lambda: None
+) -> Stream:
     """Prepares a text, which begins when its stream is read.
 
     Args:
         instance: the model.
         request: what is asked for.
-        kept: returns what a session keeps of its text, or None if it was closed; None: there is no
-            session.
+        kept: returns what a session keeps of its text; None: there is none, or it was closed.
 
     Raises:
         EdgespecError: see `LLM.submit`.
@@ -55,7 +52,7 @@ def _stream(
     prompt: PreparedPrompt,
     request: GenerationRequest,
     source: str,
-    kept: Kept | None,
+    kept: Kept,
 ) -> Stream:
     options = request.options
     limits = _limits(instance, prompt, options, source)

@@ -334,8 +334,7 @@ class Engine:
         for generation in [*running, *self._schedule.waiting]:
             generation.sequence.reset()
             generation.reused = 0
-            kept = generation.request.kept and generation.request.kept()
-            if kept is not None:
+            if (kept := generation.request.kept()) is not None:
                 kept.reset()
         for generation in running:
             if not generation.has_ended:
@@ -347,10 +346,8 @@ class Engine:
                     drafter.end(generation)
             if self._store is not None:
                 self._store.end(generation.sequence)
-            if generation in self._schedule.waiting:
-                self._schedule.waiting.remove(generation)
-            while generation in self._schedule.running:
-                self._schedule.running.remove(generation)
+            while generation in self.running:  # twice, if it was interrupted as it was admitted
+                self._schedule.remove(generation)
         for drafter in self.drafters:
             with suppress(Exception):
                 drafter.forget()
@@ -380,8 +377,7 @@ class Engine:
                 generation.drafters.pop().end(generation)
             if generation.error is None:
                 self.target.prefixes.add(sequence, sequence.length)
-                kept = generation.request.kept and generation.request.kept()
-                if kept is not None:
+                if (kept := generation.request.kept()) is not None:
                     self.target.prefixes.keep(kept, sequence)
             if self._store is not None:
                 self._store.end(sequence)

@@ -35,6 +35,9 @@ AUTO = "auto"
 NO_DRAFT = "none"
 """The draft source of plain decoding."""
 
+Kept = Callable[[], TokenSequence | None]
+"""Returns a sequence that is to share all slots, such as a session's; None: none is by now."""
+
 _MOST_FEATURES = 512  # tokens whose features are kept; a head that is further behind begins anew
 
 
@@ -69,8 +72,7 @@ class Request:
         grammar: matcher at the beginning of its grammar, if the tokens must follow one.
         logprobs: number of log-probabilities to give with each token besides its own; None: none.
         prediction: tokens that are expected, from which all draft sources but none begin.
-        kept: returns a sequence that shares all slots when the generation has ended, or None if
-            none does by then; None: none does.
+        kept: called when the generation has ended; see `Kept`.
         salt: it shares slots with generations of the same salt alone.
         adapters: see `TokenSequence`.
         turns: numbers of the prompt's first tokens, in order, behind which others may go on: what
@@ -87,7 +89,7 @@ class Request:
     grammar: Constraint | None = None
     logprobs: int | None = None
     prediction: Sequence[int] = ()
-    kept: Callable[[], TokenSequence | None] | None = None
+    kept: Kept = lambda: None
     salt: str = ""
     adapters: Adapters = ()
     turns: Sequence[int] = ()
