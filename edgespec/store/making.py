@@ -73,7 +73,8 @@ def bundle_of(
         return BUNDLE
     target = ModelRef(str(BUNDLE), BUNDLE) if model is None else find_model(model)
     drafting = None if draft is None else _draft(draft)
-    for each in [target] if drafting is None else [target, drafting]:
+    pair = [target] if drafting is None else [target, drafting]
+    for each in pair:
         if each.shadows:
             word = each.short_name
             say(
@@ -83,7 +84,6 @@ def bundle_of(
     if target.is_bundle and drafting is None:
         assert target.path is not None
         return target.path
-    pair = [target] if drafting is None else [target, drafting]
     store = BundleStore()
     identity = _hashed([each.identity for each in pair])
     made = store.seen(identity)

@@ -21,11 +21,9 @@ class EngineCalls:
     """
 
     def __init__(self) -> None:
-        # Entered itself, since a signal's handler may interrupt a condition's own methods.
-        self._lock = threading.RLock()
-        self._changed = threading.Condition(self._lock)
         self._inside: list[int] = []  # identifiers of the threads that are in a call
         self._last: int | None = None  # identifier of the thread that shuts Python down
+        self.after_fork()
 
     def __enter__(self) -> None:
         with self._lock:
@@ -47,6 +45,7 @@ class EngineCalls:
 
     def after_fork(self) -> None:
         """See `ForkListener`: no thread but the one that forked exists."""
+        # Entered itself, since a signal's handler may interrupt a condition's own methods.
         self._lock = threading.RLock()
         self._changed = threading.Condition(self._lock)
         self._inside = [each for each in self._inside if each == threading.get_ident()]
